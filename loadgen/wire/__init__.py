@@ -1,0 +1,1 @@
+"""See the files of this room; each opens with what it knows and what it must not know."""
