@@ -107,7 +107,7 @@ class Exchange:
     """One request as it happened, decoded. This, rounded to microseconds, is a line of `requests.jsonl`.
 
     `event_ns[i]` is the arrival of token event i and `event_tokens[i]` its tokens (>= 0); the two have one length and
-    sum(event_tokens) is the number of *streamed* output tokens (reasoning that was counted but never sent is not in it).
+    sum(event_tokens) is the number of *streamed* output tokens (reasoning counted but never sent is not in it).
     """
 
     request_id: int
