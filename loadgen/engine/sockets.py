@@ -1,0 +1,306 @@
+"""Sockets that stamp, and the selector that reads them before anything else runs.
+
+Knows: SO_TIMESTAMPNS, epoll, and when bytes of one connection came or went. Must not know: HTTP, SSE, tokens, plans.
+
+Theory of operation. asyncio reads a socket through a handle, a context, a transport and a protocol: about ten Python
+calls for each event. Here the event loop's selector owns the epoll. A connection whose response headers have been read
+by aiohttp is handed to `StampingSelector.watch`; from then on its bytes are received inside `select()` itself, appended
+to a list as (stamp, bytes, blind), and asyncio hears nothing of them until the stream looks finished. So reads always
+come before the callbacks (sends, decoding) of the same turn, and a long burst of sends calls `drain()` in between.
+
+The stamp is the kernel's (SO_TIMESTAMPNS, CLOCK_REALTIME), put on the monotonic axis by an offset that is measured
+again several times a second; a stepped wall clock therefore moves nothing. `blind` is how long the client had not
+looked when it received: two events inside one receive lie at most that far apart without the client's knowing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from loadgen.engine.clock import TimerFd
+from loadgen.model import Piece
+
+READ_CAP = 65_536  # bytes of one receive
+_SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
+_RESYNC_NS = 200_000_000
+_ANCILLARY_BYTES = 64
+_WAITED_NS = 100_000
+_timespec = struct.Struct("@ll").unpack
+HAS_KERNEL_STAMPS = sys.platform.startswith("linux") and struct.calcsize("@ll") == 16
+
+
+class WallOffset:
+    """CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns, re-measured during the run.
+
+    `error_ns` is the half-width of the best reading so far: the bound of the clock error of a kernel stamp.
+    """
+
+    def __init__(self) -> None:
+        self.offset_ns = 0
+        self.error_ns = 1 << 62
+        self.resyncs = 0
+        self.steps = 0  # how often the wall clock was set while the run went on
+        self.due_ns = 0
+        self.measure()
+
+    def measure(self) -> None:
+        """Take five readings and keep the one with the narrowest window."""
+        best_width, best = 1 << 62, 0
+        for _ in range(5):
+            before = time.monotonic_ns()
+            wall = time.time_ns()
+            after = time.monotonic_ns()
+            if after - before < best_width:
+                best_width, best = after - before, wall - (before + after) // 2
+        moved = abs(best - self.offset_ns)
+        if self.resyncs and moved > 1_000_000:
+            self.steps += 1
+        self.offset_ns = best
+        self.error_ns = best_width // 2 if not self.resyncs else max(self.error_ns, best_width // 2)
+        self.resyncs += 1
+        self.due_ns = time.monotonic_ns() + _RESYNC_NS
+
+
+class WireLog:
+    """What one request saw of its connection. `sent_ns` and `sent_end_ns` are CLOCK_MONOTONIC stamps of the first and
+    the last hand-over to the kernel (0: nothing was sent yet); `pieces` are the receives, in order."""
+
+    __slots__ = ("pieces", "sent_end_ns", "sent_ns")
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self.sent_ns = self.sent_end_ns = 0
+
+
+class StampedSocket(socket.socket):
+    """A TCP socket that stamps what it sends and receives into `log`, one `WireLog` per request."""
+
+    selector: StampingSelector
+    log: WireLog
+    requests: int
+
+    def begin(self) -> WireLog:
+        """Start a new request on this connection; returns its log (the previous request keeps its own)."""
+        self.requests += 1
+        self.log = WireLog()
+        return self.log
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        log = self.log
+        if not log.sent_ns:
+            log.sent_ns = time.monotonic_ns()
+        sent = super().send(data, flags)
+        log.sent_end_ns = time.monotonic_ns()
+        return sent
+
+    def sendmsg(self, buffers: Any, *rest: Any) -> int:
+        log = self.log
+        if not log.sent_ns:
+            log.sent_ns = time.monotonic_ns()
+        sent = super().sendmsg(buffers, *rest)
+        log.sent_end_ns = time.monotonic_ns()
+        return sent
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        """What asyncio calls until the response headers are there; logged like every later receive."""
+        return self.selector.receive(self)
+
+
+def open_socket(family: int, kind: int, proto: int, selector: StampingSelector) -> StampedSocket:
+    """A non-blocking stamped socket without Nagle's delay."""
+    sock = StampedSocket(family=family, type=kind, proto=proto)
+    sock.setblocking(False)
+    sock.selector, sock.log, sock.requests = selector, WireLog(), 0
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if HAS_KERNEL_STAMPS:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    return sock
+
+
+class Watch:
+    """One response body on the selector's list. `on_data(data)` says whether asyncio must be woken."""
+
+    __slots__ = ("on_data", "on_error", "sock")
+
+    def __init__(
+        self, sock: StampedSocket, on_data: Callable[[bytes], bool], on_error: Callable[[OSError], None]
+    ) -> None:
+        self.sock, self.on_data, self.on_error = sock, on_data, on_error
+
+
+class StampingSelector(selectors.BaseSelector):
+    """asyncio's selector on an epoll of its own, with the fast lane for watched sockets described above.
+
+    Counters, reset by `reset_counters`: `receives`; `missing_stamps` (receives without a kernel stamp); the lag, which
+    is the time that a turn of the event loop kept the client from looking: `lag_max_ns`, and a histogram in which
+    `lag_histogram[i]` counts turns of up to 2**i microseconds.
+    """
+
+    def __init__(self, origin_ns: int) -> None:
+        self.origin_ns = origin_ns
+        self.wall = WallOffset()
+        self._epoll = select.epoll()
+        self._keys: dict[int, selectors.SelectorKey] = {}
+        self._watches: dict[int, Watch] = {}
+        self._timer = TimerFd()
+        if self._timer.fileno >= 0:
+            self._epoll.register(self._timer.fileno, select.EPOLLIN)
+        self._woke_ns = time.monotonic_ns()
+        self.blind_ns = 0
+        self.reset_counters()
+
+    def reset_counters(self) -> None:
+        self.receives = 0
+        self.missing_stamps = 0
+        self.lag_max_ns = 0
+        self.lag_histogram = [0] * 40
+
+    # -- the fast lane ------------------------------------------------------------------------------------------
+
+    def watch(self, watch: Watch) -> None:
+        """Take over the reading of a socket that asyncio no longer reads (its transport is paused)."""
+        fd = watch.sock.fileno()
+        self._watches[fd] = watch
+        self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def unwatch(self, sock: StampedSocket) -> None:
+        """Give the socket back; harmless when it is not watched."""
+        fd = sock.fileno()
+        if self._watches.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def receive(self, sock: StampedSocket) -> bytes:
+        """One receive of at most READ_CAP bytes, logged with its stamp. Raises BlockingIOError and OSError as recv."""
+        data, ancillary, _, _ = sock.recvmsg(READ_CAP, _ANCILLARY_BYTES)
+        now = time.monotonic_ns()
+        self.receives += 1
+        if ancillary:
+            seconds, nanoseconds = _timespec(ancillary[0][2])
+            stamp = seconds * 1_000_000_000 + nanoseconds - self.wall.offset_ns
+            if stamp > now:  # the wall clock was set since the last measurement, or the offset's own error
+                if stamp - now > 1_000_000:
+                    self.wall.measure()
+                stamp = now
+        else:
+            self.missing_stamps += 1
+            stamp = now
+        sock.log.pieces.append((stamp - self.origin_ns, data, self.blind_ns + now - self._woke_ns))
+        return data
+
+    def _read(self, watch: Watch) -> bool:
+        try:
+            data = self.receive(watch.sock)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as lost:
+            self.unwatch(watch.sock)
+            watch.on_error(lost)
+            return True
+        return watch.on_data(data)
+
+    def drain(self) -> None:
+        """Read what is there on watched sockets now. Called between the sends of a burst."""
+        self._look(0.0, [])
+
+    def _look(self, timeout: float, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
+        """One poll: read watched sockets, put the others on `ready`. Returns whether asyncio must run."""
+        entered = time.monotonic_ns()
+        lag = entered - self._woke_ns
+        events = self._epoll.poll(timeout, 1024)
+        self._woke_ns = time.monotonic_ns()
+        # A poll that had to wait found nothing pending: whatever came then was seen at once.
+        self.blind_ns = lag if self._woke_ns - entered < _WAITED_NS else 0
+        if lag > self.lag_max_ns:
+            self.lag_max_ns = lag
+        self.lag_histogram[(lag // 1000).bit_length()] += 1
+        if self._woke_ns > self.wall.due_ns:
+            self.wall.measure()
+        wake = False
+        watches, keys, timer = self._watches, self._keys, self._timer.fileno
+        for fd, mask in events:
+            watch = watches.get(fd)
+            if watch is not None:
+                wake |= self._read(watch)
+            elif fd == timer:
+                self._timer.clear()
+                wake = True
+            elif (key := keys.get(fd)) is not None:
+                found = (selectors.EVENT_WRITE if mask & ~select.EPOLLIN else 0) | (
+                    selectors.EVENT_READ if mask & ~select.EPOLLOUT else 0
+                )
+                ready.append((key, found & key.events))
+                wake = True
+        return wake
+
+    # -- what asyncio calls -------------------------------------------------------------------------------------
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready: list[tuple[selectors.SelectorKey, int]] = []
+        if timeout is not None and timeout <= 0:
+            self._look(0.0, ready)
+            return ready
+        wait = -1.0
+        if timeout is not None:
+            if self._timer.fileno >= 0:
+                self._timer.arm(time.monotonic_ns() + int(timeout * 1e9))
+            else:
+                wait = timeout
+        while not self._look(wait, ready):
+            if wait >= 0:
+                break
+        return ready
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = _fileno(fileobj)
+        if fd in self._keys:
+            raise KeyError(f"{fileobj!r} (FD {fd}) is already registered")
+        key = selectors.SelectorKey(fileobj, fd, events, data)
+        self._epoll.register(fd, _mask(events))
+        self._keys[fd] = key
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = self._keys.pop(_fileno(fileobj))
+        with contextlib.suppress(OSError):  # closed already: the kernel forgot it first
+            self._epoll.unregister(key.fd)
+        return key
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        fd = _fileno(fileobj)
+        key = selectors.SelectorKey(fileobj, fd, events, data)
+        if events != self._keys[fd].events:
+            self._epoll.modify(fd, _mask(events))
+        self._keys[fd] = key
+        return key
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._keys[_fileno(fileobj)]
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._keys
+
+    def close(self) -> None:
+        self._epoll.close()
+        self._timer.close()
+        self._keys.clear()
+
+
+def _mask(events: int) -> int:
+    return (select.EPOLLIN if events & selectors.EVENT_READ else 0) | (
+        select.EPOLLOUT if events & selectors.EVENT_WRITE else 0
+    )
+
+
+def _fileno(fileobj: Any) -> int:
+    fd = fileobj if isinstance(fileobj, int) else int(fileobj.fileno())
+    if fd < 0:
+        raise ValueError(f"invalid file descriptor {fd}")
+    return fd
