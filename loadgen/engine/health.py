@@ -1,0 +1,65 @@
+"""The client's truth about itself during one stage: CPU, lag, shared receives, clock error.
+
+Knows: process times and the selector's counters. Must not know: requests or metrics; `analysis.trust` judges the numbers.
+Why: a load generator that was itself the bottleneck must be able to say so, with the number.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+
+from loadgen.engine.sockets import StampingSelector
+
+
+class HealthMeter:
+    """Use `start()` before a stage and `stop()` after it. No garbage is collected in between: a collection would stop
+    the client for milliseconds at a random moment, and the hot path makes no cycles."""
+
+    def __init__(self, selector: StampingSelector | None) -> None:
+        self._selector = selector
+        self._cpu_s = self._wall_s = 0.0
+
+    def start(self) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        if self._selector is not None:
+            self._selector.reset_counters()
+            self._selector.wall.measure()
+        self._cpu_s, self._wall_s = _cpu_s(), time.monotonic()
+
+    def stop(self) -> dict[str, float]:
+        """The numbers of the stage, SI units unless the name says ns."""
+        health = {"client_cpu_s": _cpu_s() - self._cpu_s, "wall_s": time.monotonic() - self._wall_s}
+        gc.enable()
+        gc.unfreeze()
+        selector = self._selector
+        if selector is not None and selector.receives:
+            health["receives"] = float(selector.receives)
+            health["kernel_stamps"] = 1.0 - selector.missing_stamps / selector.receives
+            health["clock_error_ns"] = float(selector.wall.error_ns)
+            health["clock_steps"] = float(selector.wall.steps)
+            health["loop_lag_max_ns"] = float(selector.lag_max_ns)
+            health["loop_lag_p99_ns"] = _histogram_quantile(selector.lag_histogram, 0.99)
+        return health
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _histogram_quantile(counts: list[int], q: float) -> float:
+    """Upper edge, in ns, of the bucket that holds the quantile (bucket i: turns of up to 2**i microseconds).
+
+    Weighted by time, not by number of turns: the question is how long a byte that arrives at a random moment may wait.
+    """
+    weights = [count * 2**i for i, count in enumerate(counts)]
+    total, seen = sum(weights), 0
+    for i, weight in enumerate(weights):
+        seen += weight
+        if total and seen >= q * total:
+            return float(2**i * 1000)
+    return 0.0

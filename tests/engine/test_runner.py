@@ -1,0 +1,189 @@
+"""The one loop in virtual time: windows, slots, due times, sessions, interruption, coordinated omission."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
+
+import async_solipsism
+import numpy as np
+import pytest
+
+from loadgen.engine.runner import Runner, Target
+from loadgen.model import Load, Message, PlannedRequest, StageInfo
+from tests.engine.virtual import MS, Endpoint, Rows, S, VirtualClock, requests
+
+
+@pytest.fixture
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    class Policy(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            return async_solipsism.EventLoop()
+
+    return Policy()
+
+
+def build(ttft: Callable[[int], int], *, gap_ns: int = 0, tokens: int = 1) -> tuple[Runner, Endpoint, Rows]:
+    clock, rows = VirtualClock(), Rows()
+    endpoint = Endpoint(clock, ttft, gap_ns, tokens)
+    return Runner(clock, endpoint, Target("http://x/v1", "chat", "m"), rows), endpoint, rows
+
+
+def closed(users: int, **limits: int) -> StageInfo:
+    return StageInfo(0, f"chat@{users}", "chat", Load("concurrency", users), **limits)
+
+
+def open_loop(rate: float, cap: int | None = None, **limits: int) -> StageInfo:
+    return StageInfo(0, f"chat@{rate}", "chat", Load("rate", rate, "constant", cap), **limits)
+
+
+def every(gap_ns: int) -> Iterator[int]:
+    return (i * gap_ns for i in count())
+
+
+async def test_closed_loop_by_number_sends_exactly_n_and_keeps_the_slots_full() -> None:
+    runner, endpoint, rows = build(lambda now: 100 * MS)
+    info = closed(4, requests=40)
+    await runner.run(info, requests(40))
+    assert len(rows.rows) == 40
+    assert endpoint.peak == 4
+    assert info.end_ns == 1 * S  # 40 requests of 0.1 s over 4 users
+    assert (info.planned, info.unsent, info.stopped) == (40, 0, None)
+    assert {row.outcome for row in rows.rows} == {"ok"}
+
+
+async def test_closed_loop_is_staggered_over_one_service_time() -> None:
+    runner, _, rows = build(lambda now: 100 * MS)
+    await runner.run(closed(4, requests=8), requests(8), stagger_ns=100 * MS)
+    sent = sorted(row.sent_ns or 0 for row in rows.rows)
+    assert sent == [0, 25 * MS, 50 * MS, 75 * MS, 100 * MS, 125 * MS, 150 * MS, 175 * MS]
+
+
+async def test_by_duration_load_goes_on_until_the_window_has_finished() -> None:
+    runner, _, rows = build(lambda now: 300 * MS)
+    info = closed(2, duration_ns=1 * S)
+    await runner.run(info, requests(None))
+    inside = [row for row in rows.rows if "after_window" not in row.flags]
+    after = [row for row in rows.rows if "after_window" in row.flags]
+    assert [row.sent_ns for row in inside if row.outcome == "ok"] == [
+        x * MS for x in (0, 0, 300, 300, 600, 600, 900, 900)
+    ]
+    assert info.planned == 8
+    assert all((row.sent_ns or 0) >= 1 * S for row in after)
+    assert info.end_ns == 1200 * MS
+
+
+async def test_the_opening_of_a_timed_closed_loop_lies_outside_the_window() -> None:
+    runner, _, rows = build(lambda now: 100 * MS)
+    info = closed(4, duration_ns=1 * S)
+    await runner.run(info, requests(None), stagger_ns=100 * MS)
+    assert (info.window_start_ns, info.window_end_ns) == (100 * MS, 1100 * MS)
+    early = [row for row in rows.rows if (row.sent_ns or 0) < 100 * MS]
+    assert len(early) == 4
+    assert all("after_window" in row.flags for row in early)
+
+
+async def test_open_loop_follows_the_schedule_whatever_the_server_does() -> None:
+    runner, endpoint, rows = build(lambda now: 5 * S)
+    info = open_loop(10, requests=100)
+    await runner.run(info, requests(100, every(100 * MS)))
+    assert sorted(row.sent_ns or 0 for row in rows.rows) == [i * 100 * MS for i in range(100)]
+    assert endpoint.peak == 50
+    assert all(row.scheduled_ns == row.ready_ns == row.dispatched_ns == row.sent_ns for row in rows.rows)
+
+
+async def test_an_hour_of_open_loop_takes_no_hour() -> None:
+    runner, _, rows = build(lambda now: 20 * MS)
+    await runner.run(open_loop(1, duration_ns=3600 * S), requests(None, every(1 * S)))
+    assert sum("after_window" not in row.flags for row in rows.rows) == 3600
+
+
+async def test_ten_requests_a_second_at_one_slot_of_half_a_second_show_the_omitted_wait() -> None:
+    runner, _, rows = build(lambda now: 500 * MS)
+    await runner.run(open_loop(10, cap=1, requests=8), requests(8, every(100 * MS)))
+    rows.rows.sort(key=lambda row: row.request_id)
+    e2e_scheduled = [row.event_ns[-1] - (row.scheduled_ns or 0) for row in rows.rows]
+    e2e = [row.event_ns[-1] - (row.sent_ns or 0) for row in rows.rows]
+    assert sum(e2e_scheduled) / 8 == pytest.approx(1.90 * S)
+    assert sum(e2e) / 8 == pytest.approx(0.50 * S)
+    # None of that wait is the client's own fault.
+    assert all(row.dispatched_ns == row.ready_ns for row in rows.rows)
+
+
+async def test_a_server_that_freezes_shows_only_against_the_schedule() -> None:
+    """Coordinated omission: 1 s of freeze in every 10 s, 50 req/s, four slots."""
+
+    def service(now: int) -> int:
+        into = now % (10 * S)
+        return (1 * S - into if into < 1 * S else 0) + 10 * MS
+
+    runner, _, rows = build(service)
+    await runner.run(open_loop(50, cap=4, duration_ns=100 * S), requests(None, every(20 * MS)))
+    rows.rows = [row for row in rows.rows if "after_window" not in row.flags]
+    ttft = np.array([row.event_ns[0] - (row.sent_ns or 0) for row in rows.rows]) / S
+    scheduled = np.array([row.event_ns[0] - (row.scheduled_ns or 0) for row in rows.rows]) / S
+    assert len(rows.rows) == 5000
+    assert np.percentile(ttft, 99) < 0.02
+    assert np.percentile(scheduled, 99) == pytest.approx(1.0, abs=0.12)
+
+
+async def test_a_capped_open_loop_that_cannot_follow_ends_and_says_what_it_never_sent() -> None:
+    runner, _, rows = build(lambda now: 10 * S)
+    info = open_loop(10, cap=1, duration_ns=10 * S)
+    await runner.run(info, requests(None, every(100 * MS)))
+    assert info.planned == 100
+    measured = [row for row in rows.rows if "after_window" not in row.flags]
+    assert info.unsent == 100 - len(measured) > 0
+
+
+async def test_interruption_keeps_what_was_in_flight_as_cancelled_rows() -> None:
+    runner, _, rows = build(lambda now: 400 * MS, gap_ns=100 * MS, tokens=5)
+    info = closed(3, requests=100)
+
+    async def interrupt() -> None:
+        await asyncio.sleep(1.0)
+        runner.stop.set()
+
+    await asyncio.gather(runner.run(info, requests(100)), interrupt())
+    outcomes = [row.outcome for row in rows.rows]
+    assert outcomes.count("ok") == 3
+    assert outcomes.count("cancelled") == 3
+    assert [len(row.event_ns) for row in rows.rows if row.outcome == "cancelled"] == [0, 0, 0] or all(
+        row.output_tokens is None or row.output_tokens >= 0 for row in rows.rows
+    )
+    assert (info.stopped, info.unsent) == ("interrupted", 94)
+
+
+async def test_a_session_holds_one_slot_and_its_history_grows_by_the_answers() -> None:
+    runner, endpoint, rows = build(lambda now: 100 * MS, tokens=2)
+    turns = [
+        PlannedRequest(i, 0, "chat", (Message("user", f"turn {i}"),), 7, 2, session_id="a", turn=i, think_ns=1 * S)
+        for i in range(3)
+    ]
+    info = closed(2, requests=3)
+    await runner.run(info, iter(turns))
+    assert endpoint.peak == 1
+    assert [row.sent_ns for row in rows.rows] == [0, 1100 * MS, 2200 * MS]
+    assert endpoint.bodies[2].count(b'"xx"') == 2  # two answers in the third body
+
+
+async def test_no_request_at_all_is_a_stage_too() -> None:
+    runner, _, rows = build(lambda now: 1)
+    info = closed(2, requests=0)
+    await runner.run(info, requests(0))
+    assert rows.rows == []
+    assert info.end_ns == 0
+
+
+@pytest.mark.parametrize("kind", [closed(2, requests=4), open_loop(10, requests=4)])
+async def test_a_plan_that_raises_ends_the_stage_with_its_error(kind: StageInfo) -> None:
+    runner, _, _ = build(lambda now: 1)
+
+    def broken() -> Iterator[PlannedRequest]:
+        yield from requests(1, every(MS) if kind.load.kind == "rate" else None)
+        raise RuntimeError("bad plan")
+
+    wait: Awaitable[None] = runner.run(kind, broken())
+    with pytest.raises(RuntimeError, match="bad plan"):
+        await wait
