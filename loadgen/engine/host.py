@@ -1,0 +1,142 @@
+"""The client's own machine: what it is, what it allows, and which secrets must never leave it.
+
+Knows: /proc, resource limits, versions. Must not know: runs or requests.
+Why: a figure without its client is half a figure, and a run that will hit the descriptor limit must say so beforehand.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from loadgen.errors import UsageError
+
+_SPARE_DESCRIPTORS = 64  # files, pipes, the epoll, standard streams
+_PLAIN_HEADERS = {"accept", "content-type", "user-agent", "accept-language"}
+
+
+def host_facts() -> dict[str, Any]:
+    """CPU, cores, memory, system and load of this machine; None where the system does not tell."""
+    return {
+        "cpu": _proc_value("/proc/cpuinfo", "model name") or platform.processor() or None,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "load_average_1m": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of loadgen and of what its timing depends on."""
+    found = {"python": platform.python_version()}
+    for name in ("loadgen", "aiohttp", "msgspec", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def ensure_capacity(connections: int, same_address: bool = True) -> str | None:
+    """Raise the descriptor limit for `connections` sockets, and check the ephemeral ports towards one address.
+
+    Returns a note when the limit was raised; raises UsageError when the system does not allow that many.
+    """
+    needed = connections + _SPARE_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    note = None
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        if hard != resource.RLIM_INFINITY and hard < needed:
+            raise UsageError(
+                f"{connections} connections need {needed} file descriptors, the system allows {hard}",
+                do="raise the hard limit (ulimit -Hn) or lower the concurrency",
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        note = f"file-descriptor limit raised from {soft} to {needed}"
+    ports = _ephemeral_ports()
+    if same_address and ports is not None and connections > ports:
+        raise UsageError(
+            f"{connections} connections to one address need as many local ports, the system has {ports}",
+            do="widen net.ipv4.ip_local_port_range, or use several endpoints",
+        )
+    return note
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Values that must not reach disk, logs, reports or error lines."""
+
+    values: tuple[str, ...] = ()
+
+    def scrub(self, text: str) -> str:
+        """`text` with every secret replaced by ***."""
+        for value in self.values:
+            text = text.replace(value, "***")
+        return text
+
+    @staticmethod
+    def of(url: str, headers: dict[str, str]) -> Secrets:
+        """The secrets in a URL's user info and in headers (every header that is not plainly harmless)."""
+        found = [value for name, value in headers.items() if name.lower() not in _PLAIN_HEADERS]
+        found += [value.split(" ", 1)[1] for value in found if value.lower().startswith("bearer ")]
+        parts = urlsplit(url if "://" in url else "//" + url)
+        found += [parts.password] if parts.password else []
+        # Longest first, so that "Bearer KEY" goes before KEY. A value of a few letters would blank out ordinary words.
+        return Secrets(tuple(sorted({value for value in found if len(value) >= 4}, key=len, reverse=True)))
+
+
+def public_url(url: str) -> str:
+    """A URL without user info, and with the values of its query left out."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    query = "&".join(f"{pair.partition('=')[0]}=***" for pair in parts.query.split("&")) if parts.query else ""
+    return urlunsplit((parts.scheme, host, parts.path, query, ""))
+
+
+def public_command(argv: list[str]) -> list[str]:
+    """The command line with header values and URL secrets removed."""
+    shown: list[str] = []
+    for index, word in enumerate(argv):
+        if index and argv[index - 1] == "--header":
+            word = word.partition(":")[0] + ": ***"
+        elif word.startswith("--header="):
+            word = word.partition(":")[0] + ": ***"
+        elif "@" in word and "//" in word:
+            word = public_url(word)
+        shown.append(word)
+    return shown
+
+
+def _proc_value(path: str, key: str) -> str | None:
+    try:
+        for line in Path(path).read_text(encoding="utf-8").splitlines():
+            if line.startswith(key):
+                return line.partition(":")[2].strip()
+    except OSError:
+        return None
+    return None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        return None
+
+
+def _ephemeral_ports() -> int | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return None
+    return int(high) - int(low) + 1
