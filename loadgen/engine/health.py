@@ -1,6 +1,6 @@
 """The client's truth about itself during one stage: CPU, lag, shared receives, clock error.
 
-Knows: process times and the selector's counters. Must not know: requests or metrics; `analysis.trust` judges the numbers.
+Knows: process times and the selector's counters. Must not know: requests or metrics (`analysis.trust` judges).
 Why: a load generator that was itself the bottleneck must be able to say so, with the number.
 """
 

@@ -105,9 +105,7 @@ def public_command(argv: list[str]) -> list[str]:
     """The command line with header values and URL secrets removed."""
     shown: list[str] = []
     for index, word in enumerate(argv):
-        if index and argv[index - 1] == "--header":
-            word = word.partition(":")[0] + ": ***"
-        elif word.startswith("--header="):
+        if (index and argv[index - 1] == "--header") or word.startswith("--header="):
             word = word.partition(":")[0] + ": ***"
         elif "@" in word and "//" in word:
             word = public_url(word)

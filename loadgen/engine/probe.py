@@ -1,6 +1,6 @@
 """Finds out what answers at a URL before any load is sent: base URL, model, dialect, accepted fields, engine.
 
-Knows: how servers differ at `/v1/models`, `/health`, `/version`, `/props`, and in what they refuse. Must not know: loads.
+Knows: how servers differ at `/v1/models`, `/version`, `/props`, and in what they refuse. Must not know: loads.
 Why: a strict server refuses unknown fields and a vendor renames others, so each is tried once, and what was found is
 stored with the run. Whatever makes the endpoint unusable is told in one line (`EndpointError`), at once.
 """

@@ -1,9 +1,9 @@
 """The catalogue: GPUs and model shapes with their sources, found by any reasonable spelling.
 
-Knows: the two tables in `data/` (facts only, each row with its source) and how a name finds its row. Must not know: what
-the figures are used for.
-Why: `--gpu "NVIDIA H100 80GB HBM3"` and `--shape meta-llama/Llama-3.1-8B-Instruct` are what people paste; a name that is
-not there must say what is near instead of guessing.
+Knows: the two tables in `data/` (facts only, each row with its source) and how a name finds its row. Must not know:
+what the figures are used for.
+Why: `--gpu "NVIDIA H100 80GB HBM3"` and `--shape meta-llama/Llama-3.1-8B-Instruct` are what people paste; a name that
+is not there must say what is near instead of guessing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,41 @@ from loadgen.roofline.shapes import ModelShape
 
 # Words in a Hugging Face or nvidia-smi name that say nothing about size: tuning, packaging, vendor.
 _MODEL_NOISE = frozenset(
-    "instruct it chat hf base pt meta preview thinking fp8 bf16 fp16 awq gptq int4 int8 gguf mxfp4 nvfp4 w4a16 w8a8 "
-    "dynamic quantized fp4 bnb 4bit 8bit 2407 2501 2507 0528".split()
+    [
+        "instruct",
+        "it",
+        "chat",
+        "hf",
+        "base",
+        "pt",
+        "meta",
+        "preview",
+        "thinking",
+        "fp8",
+        "bf16",
+        "fp16",
+        "awq",
+        "gptq",
+        "int4",
+        "int8",
+        "gguf",
+        "mxfp4",
+        "nvfp4",
+        "w4a16",
+        "w8a8",
+        "dynamic",
+        "quantized",
+        "fp4",
+        "bnb",
+        "4bit",
+        "8bit",
+        "2407",
+        "2501",
+        "2507",
+        "0528",
+    ]
 )
-_GPU_NOISE = frozenset("nvidia amd geforce tesla instinct google intel tensor core gpu".split())
+_GPU_NOISE = frozenset(["nvidia", "amd", "geforce", "tesla", "instinct", "google", "intel", "tensor", "core", "gpu"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +197,27 @@ def _gpu_row(row: dict[str, str]) -> Gpu:
 
 
 _COUNTS = (
-    "layers hidden ffn ffn_matrices heads kv_heads head_dim vocab experts experts_per_token expert_ffn shared_experts "
-    "moe_layers q_lora kv_lora rope_dim nope_dim v_dim window window_layers"
-).split()
+    "layers",
+    "hidden",
+    "ffn",
+    "ffn_matrices",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "vocab",
+    "experts",
+    "experts_per_token",
+    "expert_ffn",
+    "shared_experts",
+    "moe_layers",
+    "q_lora",
+    "kv_lora",
+    "rope_dim",
+    "nope_dim",
+    "v_dim",
+    "window",
+    "window_layers",
+)
 
 
 def _shape_row(row: dict[str, str]) -> ModelShape:

@@ -1,9 +1,10 @@
 """The time of one step: what a batch of tokens costs on given GPUs.
 
-Knows: the roofline of a step - matrix products, weight traffic, KV traffic, attention, all-reduce, overheads - as one law
-of some thirty numbers. Must not know: which requests make up the batch (`serving`) or how a phase is told (`predict`).
-Why: the prediction, the simulated engine and the fit must share one formula. The three functions at the top use nothing
-but arithmetic on a flat tuple of floats, so that `serving_fast` compiles these very functions and cannot drift from them.
+Knows: the roofline of a step - matrix products, weight traffic, KV traffic, attention, all-reduce, overheads - as one
+law of some thirty numbers. Must not know: which requests make up the batch (`serving`) or how a phase is told
+(`predict`).
+Why: the prediction, the simulated engine and the fit must share one formula. The functions at the top use nothing but
+arithmetic on a flat tuple of floats, so that `serving_fast` compiles these very functions and cannot drift from them.
 
 Units: seconds, bytes, FLOP, tokens. A law for `gpus` GPUs holds whole-deployment rates; KV traffic alone is per GPU.
 
@@ -20,7 +21,7 @@ from typing import NamedTuple
 
 from loadgen.errors import UsageError
 from loadgen.roofline.catalog import Gpu
-from loadgen.roofline.precision import Dtypes
+from loadgen.roofline.precision import BF16, WEIGHTS, Dtypes
 from loadgen.roofline.shapes import ModelShape
 
 _INF = math.inf
@@ -93,7 +94,7 @@ def step_parts(
     padded = decode_tokens
     eager = 0.0
     if law.padding > 0 and decode_tokens > 0 and prefill_tokens == 0:
-        if decode_tokens > 512:
+        if decode_tokens > LARGEST_GRAPH:
             eager = law.eager_s
         elif decode_tokens > 256:
             padded = 16.0 * math.ceil(decode_tokens / 16.0)
@@ -216,11 +217,12 @@ class Efficiency:
     eager_s: float = 0.0
 
 
+ROOF = Efficiency()
 # Plain literature constants: the starting point that a fit must beat, and what the simulated endpoint runs at.
 LITERATURE = Efficiency(mfu=0.45, mbu=0.8)
 
 
-def step_law(where: Deployment, efficiency: Efficiency = Efficiency()) -> StepLaw:  # noqa: B008 - frozen
+def step_law(where: Deployment, efficiency: Efficiency = ROOF) -> StepLaw:
     """The cost law of a deployment at given efficiencies.
 
     Raises:
@@ -270,15 +272,13 @@ def textbook_law(
     params: float,
     *,
     gpus: int = 1,
-    choice: Dtypes = Dtypes(),
-    efficiency: Efficiency = Efficiency(),  # noqa: B008
+    choice: Dtypes = BF16,
+    efficiency: Efficiency = ROOF,
 ) -> StepLaw:
     """The law of a model of which only the size is known: 2 FLOP and one weight read per parameter, no KV cache.
 
     step time = max(2 * params * tokens / peak, params * bytes / bandwidth)
     """
-    from loadgen.roofline.precision import WEIGHTS
-
     peak = (gpu.rate(choice.compute) or gpu.bf16_flop_per_s) * gpus
     return StepLaw(
         flops_per_token=2.0 * params,

@@ -2,8 +2,8 @@
 
 Knows: bits per element with their scales, and which preset names stand for which three choices. Must not know: GPUs'
 rates (`catalog`) or models' sizes (`shapes`).
-Why: "fp8" alone says too little. Four-bit weights are read as four bits yet multiplied in 16 on most GPUs, and an fp8 KV
-cache goes with any weights; folding the three into one word puts a factor of two in the wrong place.
+Why: "fp8" alone says too little. Four-bit weights are read as four bits yet multiplied in 16 on most GPUs, and an fp8
+KV cache goes with any weights; folding the three into one word puts a factor of two in the wrong place.
 """
 
 from __future__ import annotations
@@ -99,6 +99,9 @@ class Dtypes:
     def kv_bytes(self) -> float:
         """Bytes of one element of the KV cache."""
         return KV_BITS[self.kv] / 8
+
+
+BF16 = Dtypes()
 
 
 def dtypes(

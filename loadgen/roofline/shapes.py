@@ -1,9 +1,9 @@
 """The shape of a transformer: its dimensions, and what follows from them by counting.
 
-Knows: how many weights a layer, an expert or the output head has, how many key and value elements a token leaves behind,
-how many FLOPs attention costs. Must not know: GPUs, data types or time (`passes` puts those together).
-Why: every roofline figure starts from these counts, so they are recomputed from dimensions instead of being typed in; a
-test compares them with the vendors' totals.
+Knows: how many weights a layer, an expert or the output head has, how many key and value elements a token leaves
+behind, how many FLOPs attention costs. Must not know: GPUs, data types or time (`passes` puts those together).
+Why: every roofline figure starts from these counts, so they are recomputed from dimensions instead of being typed in;
+a test compares them with the vendors' totals.
 
 Counted are the matrices. Norms and biases are left out: under 0.1 % of every model in the catalogue.
 """
@@ -105,8 +105,8 @@ class ModelShape:
     def kv_elements_per_gpu(self, gpus: int) -> int:
         """The same on the fullest of `gpus` tensor-parallel ranks.
 
-        A rank holds whole KV heads, at least one (so heads are replicated where there are fewer of them than ranks), and
-        an MLA latent is on every rank.
+        A rank holds whole KV heads, at least one (so heads are replicated where there are fewer than ranks), and an MLA
+        latent is on every rank.
         """
         return self.kv_elements if self.mla else self.kv_elements // self.kv_heads * -(-self.kv_heads // gpus)
 
