@@ -4,9 +4,9 @@ Knows: due times, slots, the window, what to do between sends. Must not know: so
 
 Theory of operation. There is one loop for every load shape. `_feed` walks the plan in order: it waits until a request
 is due (open loop; or the staggered start of a closed one), then for a slot (closed loop; or the cap of an open one),
-and starts it. Closed loop is simply "no due time, a limited number of slots". Everything that costs time and is not a send
-(building bodies, decoding finished streams, writing rows) is done by `_housekeep`, one piece per turn of the event loop
-and never when a send is about to be due, so that reads and sends come first.
+and starts it. Closed loop is simply "no due time, a limited number of slots". Everything that costs time and is not a
+send (building bodies, decoding finished streams, writing rows) is done by `_housekeep`, one piece per turn of the event
+loop and never when a send is about to be due, so that reads and sends come first.
 Sessions: consecutive requests of one `session_id` are one unit that holds one slot, its turns one after the other.
 """
 
