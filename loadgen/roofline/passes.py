@@ -296,3 +296,56 @@ def textbook_law(
 def constants_law(prefill_s: float, step_s: float, user_s: float) -> StepLaw:
     """The black-box law: seconds per prompt token, per decode step, and per user in the decode batch."""
     return StepLaw(prefill_token_s=prefill_s, decode_step_s=step_s, sequence_s=user_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass through the model costs. FLOPs and bytes are None where only black-box constants are known."""
+
+    tokens: int
+    time_s: float
+    flops: float | None = None
+    bytes: float | None = None
+    intensity: float | None = None  # FLOP per byte
+    ridge: float | None = None  # FLOP per byte at which compute and memory take equally long
+    bound: str | None = None  # compute | memory | communication | overhead: what takes the largest part
+
+
+def prefill_pass(law: StepLaw, tokens: int, start: int = 0) -> Pass:
+    """One prompt of `tokens` after `start` tokens that are in the cache, in one pass that samples its first token."""
+    pairs = visible_pairs(law, float(start), float(tokens))
+    flops = law.flops_per_token * tokens + law.head_flops + law.attention_flops_prefill * pairs
+    return _pass(law, tokens, flops, 0.0, step_parts(law, 0, 0, tokens, 1, 0.0, 0.0, pairs))
+
+
+def decode_pass(law: StepLaw, batch: int, context_seen_tokens: float) -> Pass:
+    """One decode step of `batch` sequences that each read `context_seen_tokens` (windows applied)."""
+    pairs = batch * context_seen_tokens
+    flops = (law.flops_per_token + law.head_flops) * batch + law.attention_flops_decode * pairs
+    return _pass(law, batch, flops, pairs, step_parts(law, batch, batch, 0, batch, pairs, pairs, 0.0))
+
+
+def _pass(
+    law: StepLaw, tokens: int, flops: float, kv_read: float, parts: tuple[float, float, float, float, float, float]
+) -> Pass:
+    time_s = combine(law, *parts)
+    if math.isnan(law.peak_flop_per_s):
+        return Pass(tokens, time_s)
+    compute, weights, kv, attention, communication, overhead = parts
+    touched = 1.0 - (1.0 - law.expert_share) ** tokens
+    moved = law.dense_bytes + law.expert_bytes * touched + law.gpus * law.kv_bytes * kv_read
+    shares = {
+        "compute": compute + attention,
+        "memory": weights + kv,
+        "communication": communication,
+        "overhead": overhead,
+    }
+    return Pass(
+        tokens=tokens,
+        time_s=time_s,
+        flops=flops,
+        bytes=moved,
+        intensity=flops / moved,
+        ridge=law.peak_flop_per_s / law.peak_bytes_per_s,
+        bound=max(shares, key=shares.__getitem__),
+    )
