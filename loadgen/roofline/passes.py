@@ -196,7 +196,7 @@ class Deployment:
                 f"{self.shape.name} needs {need:.0f} GB for its weights, {self.gpus} x {self.gpu.name} leave no room",
                 do="use more GPUs or smaller weights",
             )
-        return int(free / self.kv_bytes_per_gpu())
+        return int(min(free / self.kv_bytes_per_gpu(), 2**53))  # a GPU without a stated memory has no limit
 
 
 @dataclass(frozen=True, slots=True)
