@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import io
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from loadgen.errors import EndpointError, UsageError
 from loadgen.model import Capture, ErrorKind, Failure, Framing, Piece
 
 _DONE_GRACE_NS = 1_000_000_000  # after `[DONE]`: how long an unfinished body may keep the slot
+_BODY_END = b"\r\n\r\n"  # a chunked body ends so; an event of CRLF lines may
+_LARGE_BODY_BYTES = 1 << 20  # above this aiohttp wants a file, which it sends piece by piece
 _current: contextvars.ContextVar[_Exchange] = contextvars.ContextVar("loadgen_exchange")
 
 
@@ -62,7 +65,8 @@ class Tap(asyncio.Protocol):
     def __init__(self, inner: ResponseHandler, clock: MonotonicClock) -> None:
         self.inner, self._clock = inner, clock
         self.log: list[Piece] = []
-        self.notify: Callable[[bytes], bool] | None = None
+        self.notify: Callable[[bytes], None] | None = None
+        self.lost: Exception | None = None  # why the connection broke
 
     def data_received(self, data: bytes) -> None:
         self.log.append((self._clock.now_ns(), bytes(data), 0))
@@ -74,6 +78,7 @@ class Tap(asyncio.Protocol):
         self.inner.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = exc
         self.inner.connection_lost(exc)
         if self.notify is not None:
             self.notify(b"")
@@ -191,12 +196,13 @@ class _Exchange:
         self.tap: Tap | None = None
         self.log: list[Piece] = []
         self.stamps: WireLog | None = None
-        self.watching = False
+        self.watch: Watch | None = None  # not None: the socket is in the fast lane
         self.protocol: ResponseHandler | None = None
         self.response: aiohttp.ClientResponse | None = None
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.fed = 0  # pieces of the log that aiohttp has parsed
-        self.done_seen_ns: int | None = None
+        self.grace: asyncio.TimerHandle | None = None  # runs since `[DONE]` was seen
+        self.tail = b""  # the end of a receive that ended inside an event
         self.framing: Framing = "chunked"
 
     # -- connecting ---------------------------------------------------------------------------------------------
@@ -235,7 +241,8 @@ class _Exchange:
         head_due = _earlier(None if limits.first_ns is None else begun + limits.first_ns, total_due)
         try:
             async with asyncio.timeout_at(None if head_due is None else self._loop_s(head_due)) as patience:
-                self.response = await session.post(url, data=body, allow_redirects=False)
+                data = body if len(body) < _LARGE_BODY_BYTES else io.BytesIO(body)
+                self.response = await session.post(url, data=data, allow_redirects=False)
         except TimeoutError:
             if patience.expired():
                 what = "whole request" if head_due == total_due else "first token"
@@ -262,61 +269,82 @@ class _Exchange:
             self.tap.notify = self._on_tapped
             self._drop()
             return
-        transport = self.protocol.transport
+        self.fed = len(self.log)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Put the socket into the fast lane."""
+        assert self.protocol is not None
         assert self.sock is not None
         assert self.owner.selector is not None
-        if transport is None:
+        transport = self.protocol.transport
+        if transport is None or transport.is_closing():
             return
         transport.pause_reading()
-        self.fed = len(self.log)
-        self.watching = True
-        self.owner.selector.watch(Watch(self.sock, self._on_data, self._on_error))
+        self.watch = Watch(self.sock, self._on_data, self._on_error)
+        self.owner.selector.watch(self.watch)
 
     def _on_data(self, data: bytes) -> bool:
         """Fast lane. True wakes asyncio: only when the end may have come, so that aiohttp looks at it."""
-        if self.framing == "chunked" and data and len(data) > 4 and not data.endswith(b"\r\n\r\n"):
-            if data.find(b"[DONE]") < 0:
-                return False
-            self._saw_done()
-            return True
+        framing = self.framing
+        if data and (framing == "close" or (framing == "chunked" and len(data) > 4 and not data.endswith(_BODY_END))):
+            return self._look_for_done(data)
         self._feed(data)
         return True
 
+    def _look_for_done(self, data: bytes) -> bool:
+        """Whether `[DONE]` came, also when a receive ended inside it. The body then has a limited time to end."""
+        seen = self.tail + data if self.tail else data
+        self.tail = b"" if data.endswith(b"\n\r\n") else data[-5:]
+        if b"[DONE]" not in seen or self.grace is not None:
+            return False
+        self.grace = self.loop.call_later(_DONE_GRACE_NS * 1e-9, self._wake)
+        return True
+
     def _feed(self, latest: bytes) -> None:
-        """Let aiohttp parse what it has not seen; finish when it says that the body is complete."""
+        """Let aiohttp parse what it has not seen; finish when it says that the body is complete (or broken).
+
+        The socket leaves the fast lane meanwhile: aiohttp makes its transport read again when it sees the end.
+        """
         assert self.protocol is not None
-        if not latest:  # the peer closed: aiohttp sees the end of file itself once its transport reads again
-            self._release()
-            self._wake()
-            return
+        self._unwatch()
         pending = self.log[self.fed :]
         self.fed = len(self.log)
         transport = self.protocol.transport
         self.protocol.data_received(b"".join([data for _, data, _ in pending]))
         if self._ended() or self._broken():
-            self._release(transport)
+            if transport is not None:
+                transport.resume_reading()
             self._wake()
-        elif b"[DONE]" in latest:
-            self._saw_done()
+        elif latest:
+            self._look_for_done(latest)
+            self._watch()
+        elif transport is not None:
+            # The peer closed. aiohttp's parser learns it from `connection_lost`, which comes in the next turn, and
+            # then knows whether this was the end of the body or a cut.
+            transport.abort()
+            self.loop.call_soon(self._wake)
 
-    def _on_tapped(self, data: bytes) -> bool:
-        if self._ended() or self._broken() or not data:
+    def _on_tapped(self, data: bytes) -> None:
+        if self._ended() or not data:
+            if not data and self.tap is not None and self.tap.lost is not None:
+                self._cut(self.tap.lost)
+            self._wake()
+        elif self._broken():
             self._wake()
         else:
             self._drop()
-            if b"[DONE]" in data:
-                self._saw_done()
-        return True
+            self._look_for_done(data)
 
     def _on_error(self, lost: OSError) -> None:
-        self.fail("truncated", f"connection lost: {lost.strerror or lost}")
+        self._cut(lost)
         self._release()
         self._wake()
 
-    def _saw_done(self) -> None:
-        if self.done_seen_ns is None:
-            self.done_seen_ns = self.clock.now_ns()
-            self.loop.call_later(_DONE_GRACE_NS * 1e-9, self._wake)
+    def _cut(self, lost: Exception) -> None:
+        """The connection broke. After `[DONE]` nothing was missing any more."""
+        if self.grace is None:
+            self.fail("truncated", f"connection lost: {getattr(lost, 'strerror', None) or lost}")
 
     # -- small facts --------------------------------------------------------------------------------------------
 
@@ -324,25 +352,39 @@ class _Exchange:
         return self.response is not None and self.response.content.is_eof()
 
     def _broken(self) -> bool:
-        return self.response is not None and self.response.content.exception() is not None
+        """Whether the body breaks HTTP's framing; noted as the failure. (Asked only while the connection stands.)"""
+        assert self.protocol is not None
+        trouble = self.protocol.exception()
+        if trouble is None and self.response is not None:
+            trouble = self.response.content.exception()
+        if trouble is None:
+            return False
+        cause = trouble.__cause__ or trouble
+        self.fail("protocol", f"the response body breaks HTTP: {' '.join(str(cause).split()) or type(cause).__name__}")
+        return True
 
     def _drop(self) -> None:
         """aiohttp's copy of the payload is not needed: the log has it. (Reading it makes aiohttp resume the transport,
         so the fast lane leaves the copy alone; it dies with the response.)"""
-        if self.response is not None and not self._broken():
+        if self.response is not None:
             self.response.content.read_nowait()
 
-    def _release(self, transport: asyncio.Transport | None = None) -> None:
-        """Take the socket out of the fast lane and let asyncio read it again."""
-        if not self.watching:
+    def _unwatch(self) -> None:
+        """Take the socket out of the fast lane."""
+        if self.watch is None:
             return
-        self.watching = False
+        self.watch = None
         assert self.sock is not None
         assert self.owner.selector is not None
         if self.sock.fileno() >= 0:
             self.owner.selector.unwatch(self.sock)
-        if transport is None and self.protocol is not None:
-            transport = self.protocol.transport
+
+    def _release(self) -> None:
+        """Take the socket out of the fast lane and let asyncio read it again."""
+        if self.watch is None:
+            return
+        self._unwatch()
+        transport = self.protocol.transport if self.protocol is not None else None
         if transport is not None and not transport.is_closing():
             transport.resume_reading()
 
@@ -362,6 +404,8 @@ class _Exchange:
         """Fill in what is known at the end, and leave the connection to the pool or close it."""
         capture, origin = self.capture, self.clock.origin_ns
         self._release()
+        if self.grace is not None:
+            self.grace.cancel()
         if self.stamps is not None and self.stamps.sent_ns:
             capture.sent_ns = self.stamps.sent_ns - origin
             capture.sent_end_ns = self.stamps.sent_end_ns - origin
@@ -471,7 +515,7 @@ def _failure(trouble: Exception, exchange: _Exchange) -> tuple[ErrorKind, str]:
         return "connect", reason
     if isinstance(trouble, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError):
         reused = exchange.capture.connected_ns is None and exchange.protocol is not None
-        if reused and not exchange.log:
+        if reused and not any(data for _, data, _ in exchange.log):
             return "stale", f"the server had closed the kept-alive connection ({reason})"
         if exchange.protocol is None:
             return "connect", reason

@@ -1,0 +1,464 @@
+"""The transport against servers that do what real ones do, over real sockets on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from loadgen.engine.transport import Limits, split_head
+from loadgen.model import Capture
+from tests.engine.scripted import (
+    CHUNKED,
+    DONE,
+    LAST,
+    OK,
+    ROLE,
+    TOKEN,
+    Client,
+    Peer,
+    Scripted,
+    ask_once,
+    chunk,
+    received,
+    with_client,
+)
+
+MS = 1_000_000
+EVENTS = (chunk(ROLE), chunk(TOKEN), chunk(TOKEN), chunk(DONE))
+WHOLE = CHUNKED + b"".join(EVENTS) + LAST
+
+
+def sends(*parts: bytes, gap_s: float = 0.01, hold: bool = True) -> Callable[[Peer], None]:
+    """A script: read the request, send the parts one by one, then stay open (or close)."""
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(*parts, gap_s=gap_s)
+        if hold:
+            peer.hold()
+
+    return script
+
+
+BODY = b"".join(EVENTS)
+ENDINGS = {
+    "last chunk by itself": (CHUNKED, *EVENTS, LAST),
+    "last chunk with the last event": (CHUNKED, *EVENTS[:-1], EVENTS[-1] + LAST),
+    "last chunk cut after its digit": (CHUNKED, *EVENTS, LAST[:1], LAST[1:]),
+    "last chunk cut in the middle": (CHUNKED, *EVENTS, LAST[:3], LAST[3:]),
+    "last chunk cut before its last byte": (CHUNKED, *EVENTS, LAST[:4], LAST[4:]),
+    "last chunk cut off the event's own CRLF": (CHUNKED, BODY[:-2], b"\r\n0\r\n", b"\r\n"),
+    "one byte at a time at the end": (CHUNKED, BODY[:-4], *(bytes([b]) for b in BODY[-4:] + LAST)),
+    "trailers": (CHUNKED, *EVENTS, b"0\r\nx-checksum: 1\r\n\r\n"),
+    "trailers cut": (CHUNKED, *EVENTS, b"0\r\nx-check", b"sum: 1\r\n", b"\r\n"),
+    "upper-case size with an extension": (CHUNKED, *EVENTS[:3], b"0E;name=value\r\n" + DONE + b"\r\n", LAST),
+    "head and everything in one read": (WHOLE,),
+    "head cut": (CHUNKED[:20], CHUNKED[20:-2], CHUNKED[-2:] + EVENTS[0], *EVENTS[1:], LAST),
+    "events cut anywhere": (CHUNKED, BODY[:7], BODY[7:90], BODY[90:91], BODY[91:], LAST),
+    "chunk ends on an empty line of CRLF events": (CHUNKED, chunk(b"data: x\r\n\r\n"), chunk(b"data: y\r\n\r\n"), LAST),
+    "content-length": (OK + b"content-length: 30\r\n\r\n", b"data: 1234\n\n", b"data: [DONE]\n\n    "),
+    "content-length in one read": (OK + b"content-length: 14\r\n\r\n" + DONE,),
+}
+
+
+@pytest.mark.parametrize("case", ENDINGS)
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_the_end_is_seen_when_its_last_byte_comes(case: str, stamping: bool) -> None:
+    """The server stays open, so an end that is missed shows as a body that is not complete (or a test time-out)."""
+    parts = ENDINGS[case]
+    capture, server = ask_once(sends(*parts), stamping=stamping)
+    assert capture.failure is None
+    assert capture.complete
+    assert received(capture) == b"".join(parts).partition(b"\r\n\r\n")[2]
+    assert capture.end_ns is not None
+    before, after = server.peers[0].sends[-1]
+    assert before - MS <= capture.end_ns <= after + 200 * MS
+    assert capture.stamp_source == ("kernel" if stamping else "process")
+
+
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_a_close_delimited_body_ends_with_the_connection(stamping: bool) -> None:
+    capture, _ = ask_once(sends(OK + b"connection: close\r\n\r\n", TOKEN, DONE, hold=False), stamping=stamping)
+    assert (capture.failure, capture.complete, capture.framing) == (None, True, "close")
+    assert received(capture) == TOKEN + DONE
+
+
+def test_a_close_delimited_body_in_one_read_with_its_head() -> None:
+    capture, _ = ask_once(sends(OK + b"\r\n" + TOKEN + DONE, hold=False))
+    assert (capture.failure, capture.complete) == (None, True)
+    assert received(capture) == TOKEN + DONE
+
+
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_done_with_an_open_body_ends_after_a_grace(stamping: bool) -> None:
+    begun = time.monotonic_ns()
+    capture, _ = ask_once(sends(CHUNKED, *EVENTS), stamping=stamping)
+    assert capture.failure is None
+    assert not capture.complete
+    assert received(capture) == b"".join(EVENTS)
+    assert time.monotonic_ns() - begun >= 900 * MS
+
+
+def test_done_cut_in_two_with_an_open_body_still_ends() -> None:
+    capture, _ = ask_once(sends(CHUNKED, *EVENTS[:3], EVENTS[3][:10], EVENTS[3][10:]), limits=Limits(idle_ns=4000 * MS))
+    assert capture.failure is None
+    assert received(capture).endswith(EVENTS[3])
+
+
+def test_bytes_after_done_within_the_grace_are_kept() -> None:
+    usage = chunk(b'data: {"usage":{}}\n\n')
+    capture, _ = ask_once(sends(CHUNKED, *EVENTS, usage, LAST, gap_s=0.1))
+    assert capture.complete
+    assert received(capture) == b"".join(EVENTS) + usage + LAST
+
+
+# -- connections --------------------------------------------------------------------------------------------------
+
+
+def test_a_kept_connection_is_used_again_and_is_new_only_once() -> None:
+    def script(peer: Peer) -> None:
+        while True:
+            peer.request()
+            peer.send(CHUNKED, *EVENTS, LAST, gap_s=0.002)
+
+    captures: list[Capture] = []
+    with Scripted(script) as server:
+
+        async def use(client: Client) -> None:
+            captures.extend([await client.ask(server.url) for _ in range(5)])
+            assert client.transport.peak_connections == 1
+
+        with_client(use)
+    assert len(server.peers) == 1
+    assert [c.connected_ns is not None for c in captures] == [True, False, False, False, False]
+    assert all(c.complete and received(c) == BODY + LAST for c in captures)
+    first = captures[0]
+    assert (first.connect_start_ns or 0) <= (first.connected_ns or 0) <= (first.sent_ns or 0)
+    for capture in captures:
+        assert capture.dispatched_ns is not None
+        assert capture.sent_ns is not None
+        assert capture.sent_end_ns is not None
+        assert capture.headers_ns is not None
+        assert capture.dispatched_ns <= capture.sent_ns <= capture.sent_end_ns <= capture.headers_ns + MS
+        assert capture.headers_ns <= capture.body[0][0] <= capture.body[-1][0] == capture.end_ns
+
+
+def test_a_kept_connection_that_the_server_has_closed_is_no_reason_to_fail() -> None:
+    """A close that has already been seen: the pool drops the connection and a new one is opened."""
+    captures: list[Capture] = []
+    with Scripted(sends(WHOLE, hold=False)) as server:
+
+        async def use(client: Client) -> None:
+            captures.append(await client.ask(server.url))
+            await asyncio.sleep(0.1)
+            captures.append(await client.ask(server.url))
+
+        with_client(use)
+    assert [c.failure for c in captures] == [None, None]
+    assert len(server.peers) == 2
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_kept_connection_that_the_server_closes_on_the_next_request_is_stale(reset: bool) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(WHOLE)
+        peer.request()
+        if reset:
+            peer.reset()
+
+    captures: list[Capture] = []
+    with Scripted(script) as server:
+
+        async def use(client: Client) -> None:
+            captures.append(await client.ask(server.url))
+            captures.append(await client.ask(server.url))
+
+        with_client(use)
+    assert captures[0].failure is None
+    assert captures[1].failure is not None
+    assert captures[1].failure.kind == "stale"
+    assert len(server.peers) == 1  # never sent again behind the user's back
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_a_new_connection_closed_without_an_answer_is_not_stale(reset: bool) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        if reset:
+            peer.reset()
+
+    capture, _ = ask_once(script)
+    assert capture.failure is not None
+    assert capture.failure.kind == "truncated"
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_a_cut_in_mid_stream_keeps_what_came(reset: bool, stamping: bool) -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(CHUNKED, *EVENTS[:3], gap_s=0.02)
+        peer.wait(0.05)
+        if reset:
+            peer.reset()
+
+    capture, _ = ask_once(script, stamping=stamping)
+    assert received(capture) == b"".join(EVENTS[:3])
+    assert not capture.complete
+    # An orderly close may still be the end of a good stream ([DONE] seen): `wire` decides. A reset never is.
+    if reset:
+        failed_with(capture, "truncated", "connection")
+    else:
+        assert capture.failure is None
+
+
+def test_a_content_length_that_is_not_reached_is_not_complete() -> None:
+    capture, _ = ask_once(sends(OK + b"content-length: 1000\r\n\r\n", TOKEN, hold=False))
+    assert received(capture) == TOKEN
+    assert not capture.complete
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    async def use(client: Client) -> None:
+        capture = await client.ask(f"http://127.0.0.1:{port}/v1/chat/completions")
+        assert capture.failure is not None
+        assert capture.failure.kind == "connect"
+        assert capture.sent_ns is None
+        assert capture.end_ns is not None
+
+    with_client(use)
+
+
+def test_a_name_that_does_not_exist() -> None:
+    async def use(client: Client) -> None:
+        capture = await client.ask("http://no-such-host.invalid/v1/chat/completions")
+        assert capture.failure is not None
+        assert capture.failure.kind == "connect"
+
+    with_client(use)
+
+
+def test_many_at_once_are_not_limited() -> None:
+    captures: list[Capture] = []
+    with Scripted(sends(CHUNKED, chunk(TOKEN), LAST, gap_s=0.1)) as server:
+
+        async def use(client: Client) -> None:
+            captures.extend(await asyncio.gather(*(client.ask(server.url) for _ in range(150))))
+            assert client.transport.peak_connections == 150
+
+        with_client(use)
+    assert all(c.complete and received(c) == chunk(TOKEN) + LAST for c in captures)
+
+
+# -- time-outs ----------------------------------------------------------------------------------------------------
+
+
+def failed_with(capture: Capture, kind: str, words: str) -> None:
+    assert capture.failure is not None
+    assert capture.failure.kind == kind
+    assert words in capture.failure.message
+
+
+def test_connect_time_out() -> None:
+    """A listener whose queue is full: the handshake of a further connection is not answered."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(address)
+            fillers.append(filler)
+
+        async def use(client: Client) -> None:
+            capture = await client.ask(f"http://127.0.0.1:{address[1]}/v1/chat/completions")
+            assert capture.failure is not None
+            assert capture.failure.kind in ("connect", "timeout")
+            assert "connection" in capture.failure.message
+            assert capture.sent_ns is None
+
+        with_client(use, limits=Limits(connect_ns=150 * MS))
+        for filler in fillers:
+            filler.close()
+
+
+def test_first_token_time_out_before_the_head() -> None:
+    capture, _ = ask_once(lambda peer: (peer.request(), peer.hold())[0], limits=Limits(first_ns=150 * MS))
+    failed_with(capture, "timeout", "first token")
+    assert capture.sent_ns is not None
+
+
+@pytest.mark.parametrize("noise", [chunk(ROLE), chunk(b": keep-alive\n\n")], ids=["role", "comment"])
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_what_is_no_token_does_not_reset_the_first_token_time_out(noise: bytes, stamping: bool) -> None:
+    capture, _ = ask_once(
+        sends(CHUNKED, *[noise] * 60, gap_s=0.02), limits=Limits(first_ns=250 * MS), stamping=stamping
+    )
+    failed_with(capture, "timeout", "first token")
+    assert capture.sent_ns is not None
+    assert capture.end_ns is not None
+    assert 250 * MS <= capture.end_ns - capture.sent_ns < 900 * MS
+    assert set(received(capture).split(noise)) == {b""}
+
+
+def test_idle_time_out_runs_between_tokens() -> None:
+    """Tokens every 60 ms keep a limit of 200 ms alive; comments after them do not."""
+    comment = chunk(b": ping\n\n")
+    capture, _ = ask_once(
+        sends(CHUNKED, *[chunk(TOKEN)] * 6, *[comment] * 30, gap_s=0.06), limits=Limits(idle_ns=200 * MS)
+    )
+    failed_with(capture, "timeout", "no further token")
+    assert received(capture).count(TOKEN) == 6
+    assert capture.end_ns is not None
+    last_token = [stamp for stamp, data, _ in capture.body if TOKEN in data][-1]
+    assert 200 * MS <= capture.end_ns - last_token < 900 * MS
+
+
+def test_total_time_out_ends_a_stream_that_goes_on() -> None:
+    capture, _ = ask_once(sends(CHUNKED, *[chunk(TOKEN)] * 100, gap_s=0.02), limits=Limits(total_ns=300 * MS))
+    failed_with(capture, "timeout", "not complete")
+    assert received(capture).count(TOKEN) >= 3
+
+
+def test_total_time_out_before_the_head() -> None:
+    capture, _ = ask_once(lambda peer: (peer.request(), peer.hold())[0], limits=Limits(total_ns=150 * MS))
+    failed_with(capture, "timeout", "whole request")
+
+
+def test_cancelling_keeps_the_bytes_that_came() -> None:
+    captures: list[Capture] = []
+    with Scripted(sends(CHUNKED, *[chunk(TOKEN)] * 500, gap_s=0.02)) as server:
+
+        async def use(client: Client) -> None:
+            task = asyncio.ensure_future(client.ask(server.url))
+            await asyncio.sleep(0.3)
+            task.cancel()
+            captures.append(await task)
+
+        with_client(use)
+    failed_with(captures[0], "cancelled", "")
+    assert received(captures[0]).count(TOKEN) >= 2
+    assert not captures[0].complete
+
+
+# -- what HTTP allows ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_interim_responses_are_not_the_head(stamping: bool) -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
+    capture, server = ask_once(sends(early, early + CHUNKED, *EVENTS, LAST, gap_s=0.03), stamping=stamping)
+    assert (capture.status, capture.complete) == (200, True)
+    assert received(capture) == BODY + LAST
+    assert capture.headers_ns is not None
+    assert capture.headers_ns >= server.peers[0].sends[1][0]
+
+
+def test_a_redirect_is_an_answer() -> None:
+    head = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/elsewhere\r\ncontent-length: 0\r\n\r\n"
+    capture, server = ask_once(sends(head))
+    assert (capture.failure, capture.status, capture.complete) == (None, 307, True)
+    assert dict(capture.headers)["location"] == "http://127.0.0.1:1/elsewhere"
+    assert len(server.peers) == 1
+
+
+@pytest.mark.parametrize("status", [b"401 Unauthorized", b"429 Too Many Requests", b"502 Bad Gateway"])
+def test_an_error_status_keeps_its_body_and_headers(status: bytes) -> None:
+    head = b"HTTP/1.1 " + status + b"\r\nRetry-After: 7\r\ncontent-length: 15\r\n\r\n"
+    capture, _ = ask_once(sends(head, b'{"error":"why"}'))
+    assert (capture.failure, capture.status) == (None, int(status[:3]))
+    assert received(capture) == b'{"error":"why"}'
+    assert ("retry-after", "7") in capture.headers
+
+
+def test_a_compressed_body_is_kept_as_it_came() -> None:
+    packed = gzip.compress(TOKEN * 20 + DONE)
+    head = OK + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
+    capture, _ = ask_once(sends(head, chunk(packed[:30]), chunk(packed[30:]), LAST))
+    assert capture.complete
+    assert received(capture) == chunk(packed[:30]) + chunk(packed[30:]) + LAST
+    assert ("content-encoding", "gzip") in capture.headers
+
+
+def test_an_empty_answer_is_complete() -> None:
+    capture, _ = ask_once(sends(CHUNKED, LAST))
+    assert (capture.failure, capture.complete, received(capture)) == (None, True, LAST)
+
+
+def test_no_http_at_all() -> None:
+    capture, _ = ask_once(sends(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"))
+    assert capture.failure is not None
+    assert capture.failure.kind == "protocol"
+
+
+def test_broken_chunks_are_a_protocol_failure_with_what_came() -> None:
+    capture, _ = ask_once(sends(CHUNKED, chunk(TOKEN), b"zz\r\nnot a size\r\n\r\n"))
+    assert capture.failure is not None
+    assert capture.failure.kind == "protocol"
+    assert received(capture).startswith(chunk(TOKEN))
+
+
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_a_line_of_600_kb(stamping: bool) -> None:
+    event = b'data: {"choices":[{"delta":{"content":"' + b"y" * 600_000 + b'"}}]}\n\n'
+    capture, _ = ask_once(sends(CHUNKED, chunk(event), chunk(DONE), LAST), stamping=stamping)
+    assert (capture.failure, capture.complete) == (None, True)
+    assert received(capture) == chunk(event) + chunk(DONE) + LAST
+
+
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+def test_a_body_of_16_mb(stamping: bool) -> None:
+    whole = chunk(b"data: " + b"z" * 65_000 + b"\n\n") * 256 + LAST
+    capture, _ = ask_once(sends(CHUNKED, whole), stamping=stamping)
+    assert (capture.failure, capture.complete) == (None, True)
+    assert received(capture) == whole
+
+
+def test_a_request_of_8_mb_is_stamped_at_both_ends() -> None:
+    def script(peer: Peer) -> None:
+        peer.wait(0.1)  # nothing is read at first, so the kernel's buffers fill
+        peer.request()
+        peer.send(WHOLE)
+
+    capture, _ = ask_once(script, body=b"x" * (8 << 20))
+    assert capture.failure is None
+    assert capture.sent_ns is not None
+    assert capture.sent_end_ns is not None
+    assert capture.sent_end_ns - capture.sent_ns > 50 * MS
+
+
+def test_an_answer_that_comes_before_the_request_was_read() -> None:
+    """413 while the body is still on its way, and the connection closes: the answer counts, not the broken pipe."""
+    answer = b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno"
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1000)
+        peer.send(answer)
+        peer.wait(0.1)
+        peer.sock.shutdown(socket.SHUT_WR)
+        while peer.sock.recv(1 << 20):
+            pass
+
+    capture, _ = ask_once(script, body=b"x" * (32 << 20))
+    assert capture.status == 413
+    assert received(capture) == b"no"
+
+
+def test_the_head_is_divided_from_the_body_wherever_it_is_cut() -> None:
+    stream = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + BODY
+    for cut in range(1, len(stream) - 1):
+        stamp, body = split_head([(1, stream[:cut], 0), (2, stream[cut:], 0)])
+        assert stamp == (1 if cut >= len(stream) - len(BODY) else 2)
+        assert b"".join(data for _, data, _ in body) == BODY
+    assert split_head([(1, CHUNKED[:-1], 0)]) == (None, [])
