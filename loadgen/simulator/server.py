@@ -22,8 +22,8 @@ import numpy as np
 from aiohttp import web
 
 from loadgen import __version__
-from loadgen.errors import EndpointError, UsageError
-from loadgen.roofline.serving import Engine
+from loadgen.errors import EndpointError
+from loadgen.roofline.serving import Engine, ServingRequest
 from loadgen.simulator.config import SimulatorConfig
 from loadgen.simulator.faults import REFUSALS, Fault
 from loadgen.simulator.metrics import Counters, Gauges, render
@@ -47,9 +47,7 @@ from loadgen.simulator.stream import BROKEN, Answer, EscapedBook, Stream
 from loadgen.simulator.tokens import Prefixes, token_ids, write_book
 
 _MAX_BODY_BYTES = 64 << 20
-_BUSY = (
-    "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
-)
+_BUSY = "The engine is busy and cannot accept new requests. Please try again later."
 _REFUSALS: dict[str, Refused] = {
     "429": Refused(429, "Rate limit reached. Please try again later.", "Too Many Requests", None, 1),
     "500": Refused(500, "Internal server error.", "InternalServerError"),
@@ -147,6 +145,8 @@ class Simulator:
             return await self._overloaded(request, ask)
         self._numbers += 1
         answer = self._answer(ask, fault)
+        if not self.engine.fits(ServingRequest(self._numbers, ask.prompt_tokens, answer.tokens)):
+            raise bad_request("The request needs more KV cache than the engine has.")
         answer_id = self._answer_id(request, dialect)
         if not ask.stream:
             return await self._whole(request, ask, answer, answer_id, arrival_s)
@@ -156,11 +156,11 @@ class Simulator:
         self, request: web.Request, ask: Ask, answer: Answer, answer_id: str, arrival_s: float
     ) -> web.StreamResponse:
         events = Events(ask.dialect, answer_id, int(time.time()), self.config.model)
+        response = await _open_stream(request)  # first: from `submit` on the step loop may write
         transport = _transport(request)
         stream = self._make(ask, answer, events=events, interval=self.config.stream_interval, send=transport.write)
-        self._submit(stream, arrival_s)
+        self._stepper.submit(stream, arrival_s)
         try:
-            response = await _open_stream(request)
             ending = await stream.done
         finally:
             self._stepper.cancel(stream)
@@ -174,7 +174,7 @@ class Simulator:
         self, request: web.Request, ask: Ask, answer: Answer, answer_id: str, arrival_s: float
     ) -> web.StreamResponse:
         stream = self._make(ask, answer)
-        self._submit(stream, arrival_s)
+        self._stepper.submit(stream, arrival_s)
         try:
             await stream.done
         finally:
@@ -202,12 +202,6 @@ class Simulator:
         if self.config.engine.prefix_cache:
             stream.block_hashes = self._prefixes.hashes(ask.prompt, ask.starts)
         return stream
-
-    def _submit(self, stream: Stream, arrival_s: float) -> None:
-        try:
-            self._stepper.submit(stream, arrival_s)
-        except UsageError as too_much:
-            raise bad_request(str(too_much)) from too_much
 
     def _queued(self) -> int:
         """Requests that wait although the batch is full, or for memory."""

@@ -1,7 +1,7 @@
 """One answer on its way: what each engine step puts on the wire for one request.
 
-Knows: the book's text, event bytes, grouping, and the faults that strike inside an answer. Must not know: when a step is
-due (`stepper`), or how a request came in (`server`).
+Knows: the book's text, event bytes, grouping, and the faults that strike inside an answer. Must not know: when a step
+is due (`stepper`), or how a request came in (`server`).
 Why: everything is encoded while the step still "runs", so that at its due time only the writes are left.
 """
 
@@ -45,7 +45,7 @@ class EscapedBook:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What will be said to a request: `tokens` pieces of the book from piece `start`, ended for a reason, with a fault."""
+    """What will be said to a request: `tokens` pieces of the book from piece `start` on; why it ends; what goes wrong."""
 
     tokens: int
     start: int

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from zlib import crc32
 
 import numpy as np
@@ -30,18 +31,18 @@ _VOCABULARY = 128_256
 # Special tokens of the chat template: one byte each, which the rule counts as one token.
 _HEADER, _END_HEADER, _END_TURN = "\x01", "\x02", "\x03"
 
-_WORDS = (
-    "the of and a to in is was that it for on with as by at from this his they which but not have had one we all were "
-    "when there can said an each how their will other about out many then them these so some her would make like him "
-    "into time has look more go see number way could people my than first water been call who its now find long down "
-    "day did get come made may part over new sound take only little work know place year live back give most very "
-    "after thing our just name good sentence great think help through much before line right too mean old any same "
-    "tell boy follow came want show also around form three small set put end does another well large must even such "
-    "because turn here why ask went men read need land different home move try kind hand picture again change off play "
-    "spell air away animal house point page letter mother answer found study still learn should world between keep "
-    "never last let thought city tree cross farm hard start might story saw far sea draw left late run while press "
-    "close night real life few north open seem together next white children begin got walk example ease paper group"
-).split()
+_WORDS = """
+    the of and a to in is was that it for on with as by at from this his they which but not have had one we all were
+    when there can said an each how their will other about out many then them these so some her would make like him
+    into time has look more go see number way could people my than first water been call who its now find long down
+    day did get come made may part over new sound take only little work know place year live back give most very
+    after thing our just name good sentence great think help through much before line right too mean old any same
+    tell boy follow came want show also around form three small set put end does another well large must even such
+    because turn here why ask went men read need land different home move try kind hand picture again change off play
+    spell air away animal house point page letter mother answer found study still learn should world between keep
+    never last let thought city tree cross farm hard start might story saw far sea draw left late run while press
+    close night real life few north open seem together next white children begin got walk example ease paper group
+""".split()  # noqa: SIM905 - a table that is read by people
 
 
 def token_starts(data: bytes) -> NDArray[np.int64]:
@@ -74,11 +75,11 @@ def token_ids(text: str) -> list[int]:
     """A number for each token of `text`; equal pieces have equal numbers."""
     data = encode(text)
     edges = [*token_starts(data).tolist(), len(data)]
-    return [crc32(data[a:b]) % _VOCABULARY for a, b in zip(edges, edges[1:], strict=False)]
+    return [crc32(data[a:b]) % _VOCABULARY for a, b in pairwise(edges)]
 
 
 def render_chat(messages: Iterable[tuple[str, str]]) -> str:
-    """The prompt that a chat of (role, content) becomes: each turn between special tokens, then the assistant's header."""
+    """The prompt of a chat of (role, content): each turn between special tokens, then the assistant's header."""
     turns = [f"{_HEADER}{role}{_END_HEADER}{content}{_END_TURN}" for role, content in messages]
     return "".join(turns) + f"{_HEADER}assistant{_END_HEADER}"
 
@@ -86,8 +87,8 @@ def render_chat(messages: Iterable[tuple[str, str]]) -> str:
 class Prefixes:
     """Hashes of the prefixes of a prompt, for the engine's prefix cache.
 
-    The hash of the first n bytes is the sum over i < n of (byte[i] + 1) * weight[i] modulo 2**64 with random odd weights
-    (multilinear hashing), so the hashes of all prefixes are one cumulative sum.
+    The hash of the first n bytes is the sum over i < n of (byte[i] + 1) * weight[i] modulo 2**64 with random odd
+    weights (multilinear hashing), so the hashes of all prefixes are one cumulative sum.
     """
 
     def __init__(self, block_tokens: int, rng: np.random.Generator) -> None:
