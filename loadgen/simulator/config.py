@@ -12,7 +12,7 @@ from typing import Literal
 from loadgen.errors import UsageError
 from loadgen.roofline import catalog
 from loadgen.roofline.passes import LITERATURE, Deployment, Efficiency
-from loadgen.roofline.precision import BF16, Dtypes
+from loadgen.roofline.precision import BF16
 from loadgen.roofline.serving import EngineConfig, engine_config
 from loadgen.simulator.faults import Faults
 
@@ -47,24 +47,21 @@ class SimulatorConfig:
 
 
 def simulated(
-    gpu: str = "h100-sxm",
-    shape: str = "llama-3.1-8b",
+    where: Deployment | None = None,
     *,
-    gpus: int = 1,
-    dtypes: Dtypes = BF16,
     efficiency: Efficiency = TYPICAL,
     model: str | None = None,
     knobs: dict[str, object] | None = None,
     **behaviour: object,
 ) -> SimulatorConfig:
-    """The endpoint of a GPU and a model shape by name.
+    """The endpoint of a deployment (Llama-3.1-8B in bf16 on one H100 SXM where none is given).
 
     `knobs` are fields of EngineConfig, `behaviour` fields of SimulatorConfig.
 
     Raises:
-        UsageError: unknown names, or a model that does not fit into the GPUs' memory.
+        UsageError: the model does not fit into the GPUs' memory, or a setting is out of range.
     """
-    model_shape = catalog.shape(shape)
-    where = Deployment(catalog.gpu(gpu), gpus, model_shape, dtypes)
+    if where is None:
+        where = Deployment(catalog.gpu("h100-sxm"), 1, catalog.shape("llama-3.1-8b"), BF16)
     config = engine_config(where, efficiency, **(knobs or {}))
-    return SimulatorConfig(engine=config, model=model or model_shape.name, **behaviour)  # type: ignore[arg-type]
+    return SimulatorConfig(engine=config, model=model or where.shape.name, **behaviour)  # type: ignore[arg-type]

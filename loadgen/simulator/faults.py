@@ -7,12 +7,12 @@ Why: a client's error handling is tested by a server that fails at a known rate,
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from loadgen.errors import UsageError
+from loadgen.roofline.naming import seconds
 
 # kind -> what the client gets, and the default span where the kind has one (seconds).
 KINDS: dict[str, tuple[str, float | None]] = {
@@ -29,8 +29,6 @@ KINDS: dict[str, tuple[str, float | None]] = {
     "short": ("fewer tokens than asked, finish_reason stop", None),
 }
 REFUSALS = ("429", "500", "503")
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +86,18 @@ def parse_faults(text: str) -> Faults:
 
 def _parse_one(part: str) -> FaultRate:
     kind, *rest = part.split(":")
+    where = f"--fault {part}"
     if kind not in KINDS:
         raise UsageError(f"unknown fault {kind!r}", where="--fault", do=f"one of {', '.join(KINDS)}")
-    default = KINDS[kind][1]
-    span_s = default or 0.0
-    if rest and (span := _SPAN.fullmatch(rest[0])):
-        if default is None:
-            raise UsageError(f"{kind} takes no duration", where=f"--fault {part}")
-        span_s = float(span[1]) * _UNITS[span[2]]
-        rest = rest[1:]
+    span_s = KINDS[kind][1]
+    if rest and rest[0][-1:].isalpha():
+        if span_s is None:
+            raise UsageError(f"{kind} takes no duration", where=where)
+        span_s = seconds(rest.pop(0), where)
     try:
-        rate = float(rest[0]) if rest else 1.0
+        rate = float(rest.pop(0)) if rest else 1.0
     except ValueError:
         rate = float("nan")
-    if len(rest) > 1 or not 0 <= rate <= 1:
-        raise UsageError("expected KIND[:SPAN][:RATE] with a rate from 0 to 1", where=f"--fault {part}")
-    return FaultRate(kind, rate, span_s)
+    if rest or not 0 <= rate <= 1:
+        raise UsageError("expected KIND[:SPAN][:RATE] with a rate from 0 to 1", where=where)
+    return FaultRate(kind, rate, span_s or 0.0)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from loadgen.errors import EndpointError
-from loadgen.simulator.config import SimulatorConfig
+from loadgen.simulator.config import SimulatorConfig, simulated
 from loadgen.simulator.server import Simulator
 
 _STOP_S = 10.0
@@ -47,13 +47,13 @@ async def serve(config: SimulatorConfig, port: int, announce: Callable[[str], No
 
 
 class SimulatorProcess:
-    """A simulator in a child process: `with SimulatorProcess(config) as sim: ... sim.url`.
+    """A simulator in a child process: `with SimulatorProcess(config) as sim: ... sim.url`. None: `simulated()`.
 
     After the block `lateness` is the child's own account of how late it was.
     """
 
-    def __init__(self, config: SimulatorConfig, port: int = 0) -> None:
-        self._config, self._port = config, port
+    def __init__(self, config: SimulatorConfig | None = None, port: int = 0) -> None:
+        self._config, self._port = config or simulated(), port
         self.url = ""
         self.lateness = ""
 

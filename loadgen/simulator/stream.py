@@ -45,7 +45,7 @@ class EscapedBook:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What will be said to a request: `tokens` pieces of the book from piece `start` on; why it ends; what goes wrong."""
+    """What will be said to a request: `tokens` pieces of the book from piece `start`; why it ends; what goes wrong."""
 
     tokens: int
     start: int
