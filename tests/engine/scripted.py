@@ -34,6 +34,11 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
+EVENTS = (chunk(ROLE), chunk(TOKEN), chunk(TOKEN), chunk(DONE))
+BODY = b"".join(EVENTS)
+WHOLE = CHUNKED + BODY + LAST
+
+
 class Peer:
     """The server's side of one connection."""
 
@@ -129,6 +134,18 @@ class Scripted:
             assert not thread.is_alive()
 
 
+def sends(*parts: bytes, gap_s: float = 0.01, hold: bool = True) -> Callable[[Peer], None]:
+    """A script: read the request, send the parts one by one, then stay open (or close)."""
+
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(*parts, gap_s=gap_s)
+        if hold:
+            peer.hold()
+
+    return script
+
+
 class Client:
     """A transport in a running loop. `stamps` are absolute: the run starts at 0 of CLOCK_MONOTONIC."""
 
@@ -197,3 +214,10 @@ def ask_once(
 def received(capture: Capture) -> bytes:
     """All bytes of the body as they came."""
     return b"".join(data for _, data, _ in capture.body)
+
+
+def failed_with(capture: Capture, kind: str, words: str) -> None:
+    """Assert the kind of the failure and some words of its message."""
+    assert capture.failure is not None
+    assert capture.failure.kind == kind
+    assert words in capture.failure.message

@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import socket
 import time
-from collections.abc import Callable
 
 import pytest
 
-from loadgen.engine.transport import Limits, split_head
+from loadgen.engine.transport import Limits
 from loadgen.model import Capture
 from tests.engine.scripted import (
+    BODY,
     CHUNKED,
     DONE,
+    EVENTS,
     LAST,
     OK,
-    ROLE,
     TOKEN,
+    WHOLE,
     Client,
     Peer,
     Scripted,
     ask_once,
     chunk,
+    failed_with,
     received,
+    sends,
     with_client,
 )
 
 MS = 1_000_000
-EVENTS = (chunk(ROLE), chunk(TOKEN), chunk(TOKEN), chunk(DONE))
-WHOLE = CHUNKED + b"".join(EVENTS) + LAST
 
 
-def sends(*parts: bytes, gap_s: float = 0.01, hold: bool = True) -> Callable[[Peer], None]:
-    """A script: read the request, send the parts one by one, then stay open (or close)."""
-
-    def script(peer: Peer) -> None:
-        peer.request()
-        peer.send(*parts, gap_s=gap_s)
-        if hold:
-            peer.hold()
-
-    return script
-
-
-BODY = b"".join(EVENTS)
 ENDINGS = {
     "last chunk by itself": (CHUNKED, *EVENTS, LAST),
     "last chunk with the last event": (CHUNKED, *EVENTS[:-1], EVENTS[-1] + LAST),
@@ -257,208 +244,3 @@ def test_many_at_once_are_not_limited() -> None:
 
         with_client(use)
     assert all(c.complete and received(c) == chunk(TOKEN) + LAST for c in captures)
-
-
-# -- time-outs ----------------------------------------------------------------------------------------------------
-
-
-def failed_with(capture: Capture, kind: str, words: str) -> None:
-    assert capture.failure is not None
-    assert capture.failure.kind == kind
-    assert words in capture.failure.message
-
-
-def test_connect_time_out() -> None:
-    """A listener whose queue is full: the handshake of a further connection is not answered."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        address = listener.getsockname()
-        fillers = []
-        for _ in range(4):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex(address)
-            fillers.append(filler)
-
-        async def use(client: Client) -> None:
-            capture = await client.ask(f"http://127.0.0.1:{address[1]}/v1/chat/completions")
-            assert capture.failure is not None
-            assert capture.failure.kind in ("connect", "timeout")
-            assert "connection" in capture.failure.message
-            assert capture.sent_ns is None
-
-        with_client(use, limits=Limits(connect_ns=150 * MS))
-        for filler in fillers:
-            filler.close()
-
-
-def test_first_token_time_out_before_the_head() -> None:
-    capture, _ = ask_once(lambda peer: (peer.request(), peer.hold())[0], limits=Limits(first_ns=150 * MS))
-    failed_with(capture, "timeout", "first token")
-    assert capture.sent_ns is not None
-
-
-@pytest.mark.parametrize("noise", [chunk(ROLE), chunk(b": keep-alive\n\n")], ids=["role", "comment"])
-@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
-def test_what_is_no_token_does_not_reset_the_first_token_time_out(noise: bytes, stamping: bool) -> None:
-    capture, _ = ask_once(
-        sends(CHUNKED, *[noise] * 60, gap_s=0.02), limits=Limits(first_ns=250 * MS), stamping=stamping
-    )
-    failed_with(capture, "timeout", "first token")
-    assert capture.sent_ns is not None
-    assert capture.end_ns is not None
-    assert 250 * MS <= capture.end_ns - capture.sent_ns < 900 * MS
-    assert set(received(capture).split(noise)) == {b""}
-
-
-def test_idle_time_out_runs_between_tokens() -> None:
-    """Tokens every 60 ms keep a limit of 200 ms alive; comments after them do not."""
-    comment = chunk(b": ping\n\n")
-    capture, _ = ask_once(
-        sends(CHUNKED, *[chunk(TOKEN)] * 6, *[comment] * 30, gap_s=0.06), limits=Limits(idle_ns=200 * MS)
-    )
-    failed_with(capture, "timeout", "no further token")
-    assert received(capture).count(TOKEN) == 6
-    assert capture.end_ns is not None
-    last_token = [stamp for stamp, data, _ in capture.body if TOKEN in data][-1]
-    assert 200 * MS <= capture.end_ns - last_token < 900 * MS
-
-
-def test_total_time_out_ends_a_stream_that_goes_on() -> None:
-    capture, _ = ask_once(sends(CHUNKED, *[chunk(TOKEN)] * 100, gap_s=0.02), limits=Limits(total_ns=300 * MS))
-    failed_with(capture, "timeout", "not complete")
-    assert received(capture).count(TOKEN) >= 3
-
-
-def test_total_time_out_before_the_head() -> None:
-    capture, _ = ask_once(lambda peer: (peer.request(), peer.hold())[0], limits=Limits(total_ns=150 * MS))
-    failed_with(capture, "timeout", "whole request")
-
-
-def test_cancelling_keeps_the_bytes_that_came() -> None:
-    captures: list[Capture] = []
-    with Scripted(sends(CHUNKED, *[chunk(TOKEN)] * 500, gap_s=0.02)) as server:
-
-        async def use(client: Client) -> None:
-            task = asyncio.ensure_future(client.ask(server.url))
-            await asyncio.sleep(0.3)
-            task.cancel()
-            captures.append(await task)
-
-        with_client(use)
-    failed_with(captures[0], "cancelled", "")
-    assert received(captures[0]).count(TOKEN) >= 2
-    assert not captures[0].complete
-
-
-# -- what HTTP allows ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
-def test_interim_responses_are_not_the_head(stamping: bool) -> None:
-    early = b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"
-    capture, server = ask_once(sends(early, early + CHUNKED, *EVENTS, LAST, gap_s=0.03), stamping=stamping)
-    assert (capture.status, capture.complete) == (200, True)
-    assert received(capture) == BODY + LAST
-    assert capture.headers_ns is not None
-    assert capture.headers_ns >= server.peers[0].sends[1][0]
-
-
-def test_a_redirect_is_an_answer() -> None:
-    head = b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/elsewhere\r\ncontent-length: 0\r\n\r\n"
-    capture, server = ask_once(sends(head))
-    assert (capture.failure, capture.status, capture.complete) == (None, 307, True)
-    assert dict(capture.headers)["location"] == "http://127.0.0.1:1/elsewhere"
-    assert len(server.peers) == 1
-
-
-@pytest.mark.parametrize("status", [b"401 Unauthorized", b"429 Too Many Requests", b"502 Bad Gateway"])
-def test_an_error_status_keeps_its_body_and_headers(status: bytes) -> None:
-    head = b"HTTP/1.1 " + status + b"\r\nRetry-After: 7\r\ncontent-length: 15\r\n\r\n"
-    capture, _ = ask_once(sends(head, b'{"error":"why"}'))
-    assert (capture.failure, capture.status) == (None, int(status[:3]))
-    assert received(capture) == b'{"error":"why"}'
-    assert ("retry-after", "7") in capture.headers
-
-
-def test_a_compressed_body_is_kept_as_it_came() -> None:
-    packed = gzip.compress(TOKEN * 20 + DONE)
-    head = OK + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n"
-    capture, _ = ask_once(sends(head, chunk(packed[:30]), chunk(packed[30:]), LAST))
-    assert capture.complete
-    assert received(capture) == chunk(packed[:30]) + chunk(packed[30:]) + LAST
-    assert ("content-encoding", "gzip") in capture.headers
-
-
-def test_an_empty_answer_is_complete() -> None:
-    capture, _ = ask_once(sends(CHUNKED, LAST))
-    assert (capture.failure, capture.complete, received(capture)) == (None, True, LAST)
-
-
-def test_no_http_at_all() -> None:
-    capture, _ = ask_once(sends(b"SSH-2.0-OpenSSH_9.6\r\n\r\n"))
-    assert capture.failure is not None
-    assert capture.failure.kind == "protocol"
-
-
-def test_broken_chunks_are_a_protocol_failure_with_what_came() -> None:
-    capture, _ = ask_once(sends(CHUNKED, chunk(TOKEN), b"zz\r\nnot a size\r\n\r\n"))
-    assert capture.failure is not None
-    assert capture.failure.kind == "protocol"
-    assert received(capture).startswith(chunk(TOKEN))
-
-
-@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
-def test_a_line_of_600_kb(stamping: bool) -> None:
-    event = b'data: {"choices":[{"delta":{"content":"' + b"y" * 600_000 + b'"}}]}\n\n'
-    capture, _ = ask_once(sends(CHUNKED, chunk(event), chunk(DONE), LAST), stamping=stamping)
-    assert (capture.failure, capture.complete) == (None, True)
-    assert received(capture) == chunk(event) + chunk(DONE) + LAST
-
-
-@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
-def test_a_body_of_16_mb(stamping: bool) -> None:
-    whole = chunk(b"data: " + b"z" * 65_000 + b"\n\n") * 256 + LAST
-    capture, _ = ask_once(sends(CHUNKED, whole), stamping=stamping)
-    assert (capture.failure, capture.complete) == (None, True)
-    assert received(capture) == whole
-
-
-def test_a_request_of_8_mb_is_stamped_at_both_ends() -> None:
-    def script(peer: Peer) -> None:
-        peer.wait(0.1)  # nothing is read at first, so the kernel's buffers fill
-        peer.request()
-        peer.send(WHOLE)
-
-    capture, _ = ask_once(script, body=b"x" * (8 << 20))
-    assert capture.failure is None
-    assert capture.sent_ns is not None
-    assert capture.sent_end_ns is not None
-    assert capture.sent_end_ns - capture.sent_ns > 50 * MS
-
-
-def test_an_answer_that_comes_before_the_request_was_read() -> None:
-    """413 while the body is still on its way, and the connection closes: the answer counts, not the broken pipe."""
-    answer = b"HTTP/1.1 413 Content Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno"
-
-    def script(peer: Peer) -> None:
-        peer.sock.recv(1000)
-        peer.send(answer)
-        peer.wait(0.1)
-        peer.sock.shutdown(socket.SHUT_WR)
-        while peer.sock.recv(1 << 20):
-            pass
-
-    capture, _ = ask_once(script, body=b"x" * (32 << 20))
-    assert capture.status == 413
-    assert received(capture) == b"no"
-
-
-def test_the_head_is_divided_from_the_body_wherever_it_is_cut() -> None:
-    stream = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + BODY
-    for cut in range(1, len(stream) - 1):
-        stamp, body = split_head([(1, stream[:cut], 0), (2, stream[cut:], 0)])
-        assert stamp == (1 if cut >= len(stream) - len(BODY) else 2)
-        assert b"".join(data for _, data, _ in body) == BODY
-    assert split_head([(1, CHUNKED[:-1], 0)]) == (None, [])
