@@ -17,7 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 import aiohttp
 
 from loadgen.engine.runner import Target
-from loadgen.engine.transport import Security, _ssl_context
+from loadgen.engine.transport import Security, ssl_context
 from loadgen.errors import EndpointError, UsageError
 from loadgen.model import Exchange, Features, Message, PlannedRequest
 
@@ -87,7 +87,7 @@ class Probe:
         bases = base_urls(url)
         async with aiohttp.ClientSession(
             headers=self._headers,
-            connector=aiohttp.TCPConnector(ssl=_ssl_context(self._security)),
+            connector=aiohttp.TCPConnector(ssl=ssl_context(self._security)),
             trust_env=self._security.trust_env,
             timeout=aiohttp.ClientTimeout(total=15),
         ) as session:

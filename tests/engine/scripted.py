@@ -18,7 +18,8 @@ from types import TracebackType
 
 from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.sockets import StampingSelector
-from loadgen.engine.transport import Limits, Security, Transport
+from loadgen.engine.timeouts import Limits
+from loadgen.engine.transport import Security, Transport
 from loadgen.model import Capture, Message, PlannedRequest
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"

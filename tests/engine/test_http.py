@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.engine.transport import Security, split_head
+from loadgen.engine.exchange import split_head
+from loadgen.engine.transport import Security
 from loadgen.errors import UsageError
 from loadgen.model import Capture
 from tests.engine.scripted import (

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from loadgen.engine.transport import Limits
+from loadgen.engine.timeouts import Limits
 from loadgen.model import Capture
 from tests.engine.scripted import (
     CHUNKED,

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from loadgen.engine.transport import Limits
+from loadgen.engine.timeouts import Limits
 from loadgen.model import Capture
 from tests.engine.scripted import (
     BODY,

@@ -1,0 +1,166 @@
+"""What `run` and `demo` have in common: make the run folder, run the session, say in short what came of it.
+
+Knows: the order of a run as a user sees it. Must not know: flags, HTML, how a metric is computed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.errors import LoadgenError
+from loadgen.model import Exchange, RunInfo
+
+if TYPE_CHECKING:
+    from loadgen.analysis.summary import StageSummary, Summary
+    from loadgen.engine.session import Settings
+    from loadgen.plan.schedule import StageSpec
+    from loadgen.store.runfile import RunWriter
+
+SCHEMA = 1
+
+
+def measure(
+    settings: Settings,
+    stages: Sequence[StageSpec],
+    *,
+    output: Path | None,
+    command: list[str],
+    notes: dict[str, str],
+    roofline: dict[str, Any],
+    slo: Sequence[str] = (),
+) -> tuple[Path, RunInfo, bool]:
+    """Run and write; returns the run's folder, its info, and whether it was interrupted.
+
+    The folder appears only once the endpoint has answered: an unusable endpoint leaves nothing behind.
+    """
+    from loadgen.cli.progress import Progress
+    from loadgen.engine.host import host_facts, public_command, versions
+    from loadgen.engine.session import run_session
+
+    now = datetime.datetime.now(datetime.UTC)
+    info = RunInfo(
+        schema=SCHEMA,
+        status="running",
+        run_id=uuid.uuid4().hex,
+        created=now.isoformat(timespec="seconds"),
+        spec={"roofline": roofline, "slo": list(slo), **_spec(settings, stages)},
+        command=public_command(command),
+        host=host_facts(),
+        versions=versions(),
+        seed=settings.seed,
+        nonce=settings.nonce,
+        notes=notes,
+    )
+    sink = _LateSink(output or Path("runs") / now.strftime("%Y%m%d-%H%M%S"))
+    try:
+        interrupted = run_session(settings, stages, info, sink, say=_say, observe=Progress)
+    except LoadgenError as bad:
+        info.error = str(bad)
+        sink.close(info, "failed")
+        raise
+    except BaseException:
+        sink.close(info, "failed")
+        raise
+    path = sink.close(info, "interrupted" if interrupted else "complete")
+    return path, info, interrupted
+
+
+def _say(line: str) -> None:
+    click.echo(f"loadgen: {line}", err=True)
+
+
+def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
+    """What the run was asked to do, in plain values."""
+    return {
+        "seed": settings.seed,
+        "warmup": settings.warmup,
+        "burst_start": settings.burst_start,
+        "keep_text": settings.keep_text,
+        "temperature": settings.features.temperature,
+        "extra_body": settings.features.extra_body,
+        "timeouts_ns": {
+            "connect": settings.limits.connect_ns,
+            "first": settings.limits.first_ns,
+            "idle": settings.limits.idle_ns,
+            "total": settings.limits.total_ns,
+        },
+        "stages": [
+            {
+                "name": spec.name,
+                "load": {"kind": spec.load.kind, "value": spec.load.value, "arrivals": spec.load.arrivals},
+                "requests": spec.requests,
+                "duration_ns": spec.duration_ns,
+                "mix": [
+                    {
+                        "workload": workload.name,
+                        "weight": weight,
+                        "prompt_tokens": str(workload.prompt_tokens),
+                        "output_tokens": str(workload.output_tokens),
+                    }
+                    for workload, weight in spec.mix
+                ],
+            }
+            for spec in stages
+        ],
+    }
+
+
+class _LateSink:
+    """Creates the run folder at the first update, which the session makes when the endpoint has answered."""
+
+    def __init__(self, wanted: Path) -> None:
+        self._wanted = wanted
+        self._writer: RunWriter | None = None
+
+    def update(self, info: RunInfo) -> None:
+        from loadgen.store.runfile import RunWriter, unique_run_path
+
+        if self._writer is None:
+            self._writer = RunWriter.create(unique_run_path(self._wanted), info)
+        self._writer.update(info)
+
+    def write(self, exchange: Exchange) -> None:
+        assert self._writer is not None
+        self._writer.write(exchange)
+
+    def close(self, info: RunInfo, status: Any) -> Path:
+        if self._writer is None:
+            return self._wanted
+        info.status = status
+        self._writer.update(info)
+        self._writer.close(status)
+        return self._writer.path
+
+
+def summary_lines(summary: Summary) -> list[str]:
+    """The run in short: the verdict of trust first, then a line for each stage, then the gates."""
+    lines = [f"measurement: {summary.verdict.upper()}"]
+    lines += [f"  {f.severity}: {f.message}" + (f" - {f.advice}" if f.advice else "") for f in summary.findings]
+    lines += [_stage_line(stage) for stage in summary.stages]
+    lines += [f"SLO {result.outcome.upper()}: {result.expr}" for result in summary.slo]
+    return lines
+
+
+def _stage_line(stage: StageSummary) -> str:
+    counts = stage.counts
+    head = f"{stage.info.name}: {counts.ok} ok, {counts.failed} failed"
+    head += f", {counts.cancelled} cancelled" if counts.cancelled else ""
+    figures = [
+        ("TTFT p50", "ttft", "p50", 1e3, "ms"),
+        ("p99", "ttft", "p99", 1e3, "ms"),
+        ("TPOT p50", "tpot", "p50", 1e3, "ms"),
+        ("e2e p50", "e2e", "p50", 1.0, "s"),
+        ("whole server", "output_tokens_per_s", "rate", 1.0, "output tokens/s"),
+    ]
+    parts = []
+    for label, metric, stat, scale, unit in figures:
+        value = stage.get(metric, stat)
+        number = None if value is None else value.value
+        parts.append(f"{label} n/a" if number is None else f"{label} {number * scale:.4g} {unit}")
+    return f"{head} | " + ", ".join(parts)

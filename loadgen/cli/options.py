@@ -1,0 +1,222 @@
+"""The flags that `run` and `plan` share, and how they become settings and stages.
+
+Knows: flag names, defaults, and the spelling of durations, sweeps and lengths. Must not know: how a run is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.engine.session import Settings
+    from loadgen.plan.schedule import StageSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# (flags, attributes) in the order in which --help shows them.
+_LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("-w", "--workload", "workload"),
+        {
+            "multiple": True,
+            "help": "chat, summarize, story, swap or FILE.yaml; several may be joined by commas.  [default: chat]",
+        },
+    ),
+    (
+        ("--concurrency",),
+        {"help": "Closed loop: users, one or several, such as 1,8,32 or 1..256*2.  [default: 1,8,32]"},
+    ),
+    (("--rate",), {"help": "Open loop: requests per second, one or several, such as 4,8."}),
+    (("--arrivals",), {"help": "Open loop: poisson, constant, gamma:CV, ...  [default: poisson]"}),
+    (
+        ("--max-concurrency",),
+        {"type": click.IntRange(1), "help": "Open loop: at most so many in flight; waiting shows as schedule delay."},
+    ),
+    (
+        ("--requests",),
+        {"type": click.IntRange(0), "help": "Requests per stage, all measured.  [default: 4 per user, at least 32]"},
+    ),
+    (("--duration",), {"help": "Length of each stage's window, such as 60s, instead of --requests."}),
+    (("--prompt-tokens",), {"help": "Prompt length: 2000, uniform:100..500, normal:2000±200, lognormal:..., file:..."}),
+    (("--output-tokens",), {"help": "Output length, likewise."}),
+    (
+        ("--warmup",),
+        {
+            "type": click.IntRange(0),
+            "default": 2,
+            "show_default": True,
+            "help": "Unmeasured requests per workload before its first stage.",
+        },
+    ),
+    (
+        ("--burst-start",),
+        {"is_flag": True, "help": "Start all users of a closed loop at once instead of over one service time."},
+    ),
+    (
+        ("--seed",),
+        {
+            "type": int,
+            "default": 0,
+            "show_default": True,
+            "help": "Fixes lengths, arrivals and texts (but for a run's nonce).",
+        },
+    ),
+)
+_ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (("--model",), {"help": "Model name.  [default: the one that the endpoint lists]"}),
+    (
+        ("--dialect",),
+        {
+            "type": click.Choice(["chat", "completions"]),
+            "help": "API to speak.  [default: chat, completions where there is no chat]",
+        },
+    ),
+    (
+        ("--api-key-env",),
+        {"metavar": "VAR", "help": "Environment variable that holds the key (sent as a bearer token, never stored)."},
+    ),
+    (
+        ("--header",),
+        {"multiple": True, "metavar": "K:V", "help": "A header for every request; its value is never stored."},
+    ),
+    (("--temperature",), {"type": float, "help": "Sampling temperature, sent only when given."}),
+    (("--extra-body",), {"metavar": "JSON", "help": "JSON object merged into every request body."}),
+    (("--timeout-connect",), {"default": "10s", "show_default": True, "help": "Limit for a connection to stand."}),
+    (("--timeout-first",), {"default": "300s", "show_default": True, "help": "Limit from sending to the first token."}),
+    (("--timeout-idle",), {"default": "60s", "show_default": True, "help": "Limit between two token events."}),
+    (("--timeout-total",), {"default": "off", "show_default": True, "help": "Limit for a whole request."}),
+    (("--trust-env",), {"is_flag": True, "help": "Use the proxies that the environment names."}),
+    (("--insecure",), {"is_flag": True, "help": "Do not verify TLS certificates."}),
+    (("--ca",), {"metavar": "FILE", "help": "Verify TLS against this CA file."}),
+    (("--keep-text",), {"is_flag": True, "help": "Store response texts in the run."}),
+)
+
+
+def _add(options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...]) -> Callable[[F], F]:
+    def decorate(function: F) -> F:
+        for flags, attributes in reversed(options):
+            function = click.option(*flags, **attributes)(function)
+        return function
+
+    return decorate
+
+
+load_options = _add(_LOAD_OPTIONS)
+endpoint_options = _add(_ENDPOINT_OPTIONS)
+
+
+def new_nonce() -> str:
+    """A run's nonce: random, so that no two runs share a prompt prefix; recorded in run.json."""
+    return secrets.token_hex(4)
+
+
+def settings_from(url: str, given: dict[str, Any]) -> Settings:
+    """The engine's settings from parsed flags. Raises UsageError."""
+    from loadgen.engine.session import Settings
+    from loadgen.engine.timeouts import Limits
+    from loadgen.engine.transport import Security
+    from loadgen.model import Features
+
+    headers = dict(_header(text) for text in given["header"])
+    if (variable := given["api_key_env"]) is not None:
+        key = os.environ.get(variable)
+        if not key:
+            raise UsageError(f"environment variable {variable} is empty or not set", where="--api-key-env")
+        headers["Authorization"] = f"Bearer {key}"
+    if given["insecure"] and given["ca"]:
+        raise UsageError("--insecure and --ca contradict each other", do="give one of them")
+    return Settings(
+        url=url,
+        model=given["model"],
+        dialect=given["dialect"],
+        headers=headers,
+        features=Features(temperature=given["temperature"], extra_body=_extra_body(given["extra_body"])),
+        limits=Limits(*(_limit(given, name) for name in ("connect", "first", "idle", "total"))),
+        security=Security(given["insecure"], given["ca"], given["trust_env"]),
+        seed=given["seed"],
+        nonce=new_nonce(),
+        warmup=given["warmup"],
+        burst_start=given["burst_start"],
+        keep_text=given["keep_text"],
+    )
+
+
+def _limit(given: dict[str, Any], name: str) -> int | None:
+    from loadgen.plan.units import duration_ns
+
+    text = given[f"timeout_{name}"]
+    if text.strip().lower() in ("off", "none"):
+        return None
+    try:
+        value = duration_ns(text)
+    except (UsageError, ValueError) as bad:
+        raise UsageError(str(bad), where=f"--timeout-{name}", do="give a duration such as 10s, or off") from bad
+    if value <= 0:
+        raise UsageError("must be longer than 0", where=f"--timeout-{name} {text}", do="give off for no limit")
+    return value
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or any(c in text for c in "\r\n"):
+        raise UsageError("is not NAME: VALUE", where=f"--header {name}")
+    return name.strip(), value.strip()
+
+
+def _extra_body(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError as bad:
+        raise UsageError(f"not JSON: {bad}", where="--extra-body") from bad
+    if not isinstance(value, dict):
+        raise UsageError("must be a JSON object", where="--extra-body")
+    return value
+
+
+def stages_from(given: dict[str, Any]) -> list[StageSpec]:
+    """The stages that the load flags describe: every workload at every load. Raises UsageError."""
+    from loadgen.model import Load
+    from loadgen.plan.lengths import parse_length
+    from loadgen.plan.schedule import StageSpec, parse_sweep
+    from loadgen.plan.units import duration_ns
+    from loadgen.store.specfile import load_workload
+
+    if given["concurrency"] is not None and given["rate"] is not None:
+        raise UsageError("--concurrency and --rate contradict each other", do="give one of them")
+    if given["requests"] is not None and given["duration"] is not None:
+        raise UsageError("--requests and --duration contradict each other", do="give one of them")
+    if given["arrivals"] is not None and given["rate"] is None:
+        raise UsageError("--arrivals needs --rate")
+    names = [name for text in given["workload"] or ("chat",) for name in text.split(",") if name]
+    workloads = [load_workload(name) for name in names]
+    for key in ("prompt_tokens", "output_tokens"):
+        if given[key] is not None:
+            length = parse_length(given[key])
+            workloads = [replace(workload, **{key: length}) for workload in workloads]
+    if given["rate"] is not None:
+        arrivals = given["arrivals"] or "poisson"
+        cap = given["max_concurrency"]
+        loads = [Load("rate", value, arrivals, cap) for value in parse_sweep(given["rate"], integers=False)]
+    else:
+        loads = [Load("concurrency", value) for value in parse_sweep(given["concurrency"] or "1,8,32", integers=True)]
+    span = None if given["duration"] is None else duration_ns(given["duration"])
+    specs = []
+    for workload in workloads:
+        for load in loads:
+            count = given["requests"]
+            if count is None and span is None:
+                count = max(32, int(4 * load.value))
+            name = f"{workload.name}@{load.value:g}" + ("/s" if load.kind == "rate" else "")
+            specs.append(StageSpec(len(specs), name, ((workload, 1.0),), load, count, span))
+    return specs

@@ -1,0 +1,86 @@
+"""`loadgen run`: measure an endpoint and write the run.
+
+Knows: flags, and which exit code an outcome has. Must not know: how anything is measured.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loadgen.cli.options import endpoint_options, load_options
+from loadgen.errors import EndpointError
+
+
+@click.command("run")
+@click.argument("url")
+@load_options
+@endpoint_options
+@click.option("--slo", multiple=True, metavar="EXPR", help="Gate, such as 'p99(ttft) < 1s'; decides the exit code.")
+@click.option("--note", multiple=True, metavar="K=V", help="A note to keep with the run, such as engine_flags='...'.")
+@click.option("--gpu", help="GPU that the endpoint runs on, for the roofline, such as h100-sxm.")
+@click.option(
+    "--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many of them (tensor parallel)."
+)
+@click.option("--shape", help="Model shape, for the roofline, such as llama-3.1-8b.")
+@click.option("--dtype", default="bf16", show_default=True, help="Weights' data type, for the roofline.")
+@click.option("--no-report", is_flag=True, help="Write the run, but no HTML report and no summary.")
+@click.option("-o", "--output", type=click.Path(), help="Folder of the run.  [default: runs/TIME]")
+def command(url: str, **given: Any) -> int:
+    """Measure the endpoint at URL: every workload at every load, then the report."""
+    from loadgen.cli.measure import measure
+    from loadgen.cli.options import settings_from, stages_from
+
+    settings = settings_from(url, given)
+    stages = stages_from(given)
+    run_dir, _, interrupted = measure(
+        settings,
+        stages,
+        output=None if given["output"] is None else Path(given["output"]),
+        command=sys.argv,
+        notes=_notes(given["note"]),
+        roofline={key: given[key] for key in ("gpu", "gpus", "shape", "dtype")},
+        slo=given["slo"],
+    )
+    return finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
+
+
+def finish(run_dir: Path, slo: tuple[str, ...], *, report: bool, interrupted: bool) -> int:
+    """Print the summary of a finished run, write its report, and decide the exit code."""
+    from loadgen.analysis.summary import summarise
+    from loadgen.cli.measure import summary_lines
+    from loadgen.store.runfile import open_run
+
+    info, requests = open_run(run_dir)
+    summary = summarise(info, requests, slo)
+    for line in summary_lines(summary):
+        click.echo(line)
+    if report:
+        from loadgen.report.render import write_report
+
+        click.echo(f"report: {write_report(run_dir)}")
+    click.echo(f"run:    {run_dir}")
+    if interrupted:
+        return 130
+    counts = [stage.counts for stage in summary.stages]
+    if counts and sum(c.sent for c in counts) > 0 and not any(c.ok for c in counts):
+        raise EndpointError("every request failed", where=str(info.endpoint.get("url", "")), do="see the report")
+    outcomes = {result.outcome for result in summary.slo}
+    if "fail" in outcomes:
+        return 1
+    return 3 if "undecidable" in outcomes or (slo and summary.verdict == "invalid") else 0
+
+
+def _notes(texts: tuple[str, ...]) -> dict[str, str]:
+    from loadgen.errors import UsageError
+
+    notes = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise UsageError("is not KEY=VALUE", where=f"--note {text}")
+        notes[key.strip()] = value
+    return notes

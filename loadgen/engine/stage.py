@@ -1,0 +1,349 @@
+"""One stage: takes requests off a plan, sends each when it is due and a slot is free, and hands on what came back.
+
+Knows: due times, slots, the window, what to do between sends. Must not know: sockets, HTTP, metrics, plan making.
+
+Theory of operation. There is one loop for every load shape. `_feed` walks the plan in order: it waits until a request
+is due (open loop; or the staggered start of a closed one), then for a slot (closed loop; or the cap of an open one),
+and starts it. Closed loop is simply "no due time, a limited number of slots". Everything that costs time and is not a
+send (building bodies, decoding finished streams, writing rows) is done by `_housekeep`, one piece per turn of the event
+loop and never when a send is about to be due, so that reads and sends come first.
+Sessions: consecutive requests of one `session_id` are one unit that holds one slot, its turns one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from loadgen.model import Capture, Message, PlannedRequest, StageInfo
+from loadgen.wire.timeline import answer, decode
+
+if TYPE_CHECKING:
+    from loadgen.engine.runner import Runner
+
+_AHEAD_BYTES = 64 << 20
+_QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
+_BACKLOG = 512  # ... unless this many finished requests wait to be decoded
+_MIN_DRAIN_NS = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Which part of a stage one of `count` workers runs: the requests `index`, `index + count`, ... of the plan, with
+    its share of the users. A single process runs slice 0 of 1."""
+
+    index: int = 0
+    count: int = 1
+
+    def share(self, total: int) -> int:
+        """How many of `total` requests or users fall to this worker."""
+        return len(range(self.index, total, self.count))
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What holds one slot: a request, or the turns of a session. The first body may have been built ahead."""
+
+    turns: list[PlannedRequest]
+    body: bytes | None = None
+
+
+class Stage:
+    """The state of one stage while it runs."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        info: StageInfo,
+        plan: Iterator[PlannedRequest],
+        stagger_ns: int,
+        part: Slice,
+        give_back: Callable[[int], None] | None,
+    ) -> None:
+        self.runner, self.info, self.clock = runner, info, runner.clock
+        self.units = _units(plan)
+        self.exhausted = False
+        self.ahead: deque[_Unit] = deque()
+        self.ahead_bytes = 0
+        closed = info.load.kind == "concurrency"
+        self.closed = closed
+        limit = int(info.load.value) if closed else info.load.cap
+        self.part, self.give_back = part, give_back
+        self.all_users = limit or 0
+        limit = None if limit is None else part.share(limit)
+        self.users = limit or 0
+        self.slots = None if limit is None else deque([0] * limit)  # when each free slot became free
+        self.waiter: asyncio.Future[None] | None = None
+        self.depth = min(max(2 * (limit or 32), 32), 512)
+        self.stagger_ns = stagger_ns if closed else 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.finished: deque[tuple[Capture, bool]] = deque()
+        self.work = asyncio.Event()
+        self.next_due_ns: int | None = None
+        self.start_ns = 0
+        self.started = 0  # units
+        self.sent = 0  # requests
+        self.window_open = 0  # requests of the window that have not finished
+        self.window_fed = False  # the plan has passed the end of the window
+        self.fed = False  # the plan has ended
+        self.ended = asyncio.Event()
+        self.keeping = True
+
+    def begin(self, start_ns: int) -> None:
+        """Fix the window. By number of requests all of them are measured; by time, what begins inside the window."""
+        info = self.info
+        self.start_ns = info.start_ns = start_ns
+        lead = self.stagger_ns if info.requests is None else 0
+        info.window_start_ns = start_ns + lead
+        if info.duration_ns is not None:
+            info.window_end_ns = info.window_start_ns + info.duration_ns
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        keeper = asyncio.create_task(self._housekeep())
+        feeder = asyncio.create_task(self._feed())
+        waits = {asyncio.create_task(self.ended.wait()), asyncio.create_task(self.runner.stop.wait()), feeder}
+        try:
+            while not (self.ended.is_set() or self.runner.stop.is_set()):
+                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if feeder in done:
+                    feeder.result()
+                    waits.discard(feeder)
+        finally:
+            for task in (feeder, *waits):
+                task.cancel()
+            for task in list(self.tasks):
+                task.cancel()
+            await asyncio.gather(feeder, *waits, *self.tasks, return_exceptions=True)
+            self.keeping = False
+            self.work.set()
+            await keeper
+        self._close()
+
+    def _close(self) -> None:
+        info, now = self.info, self.clock.now_ns()
+        info.end_ns = now
+        if self.runner.stop.is_set():
+            info.stopped = "interrupted"
+        if info.window_end_ns is None or self.runner.stop.is_set():
+            info.window_end_ns = min(now, info.window_end_ns or now)
+        if info.requests is not None:
+            info.planned = self.part.share(info.requests)
+            info.unsent = max(info.planned - self.sent, 0)
+
+    def _check_end(self) -> None:
+        """The stage has ended when its window has (nothing of it is open, nothing more of it will start), or when
+        the plan has and nothing is in flight."""
+        if (self.window_fed and self.window_open == 0) or (self.fed and not self.tasks):
+            self.ended.set()
+
+    async def _feed(self) -> None:
+        """Start requests in the order of the plan until it ends or the window is over and done."""
+        while (unit := self._next_unit()) is not None:
+            due = self._due(unit.turns[0])
+            if due is not None:
+                self._mark_window(due)
+                self.next_due_ns = due
+                await self.clock.sleep_until(due)
+                self.next_due_ns = None
+            freed = await self._slot()
+            now = self.clock.now_ns()
+            if due is None:
+                self._mark_window(now)
+            in_window = self._in_window(now if self.closed else due)
+            if self._hopeless(now, in_window):
+                break
+            if in_window:
+                self.window_open += len(unit.turns)
+                self.info.planned += len(unit.turns)
+            self._start(unit, due, max(x for x in (self.start_ns, due, freed) if x is not None), in_window)
+            await asyncio.sleep(0)  # one send for each turn of the loop ...
+            self.runner.look()  # ... and what has arrived meanwhile is read before the next
+        self.fed = True
+        if self.give_back is not None and self.slots:
+            self.give_back(len(self.slots))
+            self.slots.clear()
+        self._check_end()
+
+    def add_slots(self, count: int) -> None:
+        """Slots that became free: handed on at once when this worker's plan has ended."""
+        if self.slots is None:
+            return
+        if self.fed and self.give_back is not None:
+            self.give_back(count)
+            return
+        self.slots.extend([self.clock.now_ns()] * count)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def _slot(self) -> int | None:
+        """Wait for a free slot; returns when it became free (None without a limit)."""
+        if self.slots is None:
+            return None
+        while not self.slots:
+            self.waiter = asyncio.get_running_loop().create_future()
+            await self.waiter
+        return self.slots.popleft()
+
+    def _mark_window(self, when: int) -> None:
+        if self.info.window_end_ns is not None and when >= self.info.window_end_ns:
+            self.window_fed = True
+            self._check_end()
+
+    def _start(self, unit: _Unit, due: int | None, ready: int, in_window: bool) -> None:
+        self.started += 1
+        task = asyncio.create_task(self._unit(unit, None if self.closed else due, ready, in_window))
+        self.tasks.add(task)
+        task.add_done_callback(self._gone)
+
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self._check_end()
+
+    async def _unit(self, unit: _Unit, due: int | None, ready_ns: int, in_window: bool) -> None:
+        """One slot's work: a request, or a session's turns with their think times and growing history."""
+        history: tuple[Message, ...] = ()
+        runner = self.runner
+        left = len(unit.turns)
+        try:
+            for index, planned in enumerate(unit.turns):
+                if index:
+                    ready_ns = self.clock.now_ns() + planned.think_ns
+                    await self.clock.sleep_until(ready_ns)
+                body = unit.body if index == 0 and unit.body is not None else runner.target.body(planned, history)
+                capture = Capture(planned, runner.target.dialect, ready_ns=ready_ns)
+                capture.scheduled_ns = due if index == 0 else None
+                capture.dispatched_ns = self.clock.now_ns()
+                self.sent += 1
+                runner.live.sent += 1
+                runner.live.in_flight += 1
+                try:
+                    await runner.streamer.stream(capture, runner.target.url, body)
+                finally:
+                    runner.live.in_flight -= 1
+                    left -= 1
+                    self._done(capture, in_window)
+                if capture.failure is not None or (runner.stop.is_set() and index + 1 < len(unit.turns)):
+                    break
+                if index + 1 < len(unit.turns):
+                    history = (*history, *planned.messages, Message("assistant", answer(capture)))
+        finally:
+            if in_window:
+                self.window_open -= left  # turns that a failure left unsent
+                self.info.unsent += left
+            self.add_slots(1)
+
+    def _done(self, capture: Capture, in_window: bool) -> None:
+        if in_window:
+            self.window_open -= 1
+        self.finished.append((capture, in_window))
+        self.work.set()
+
+    # -- what is due --------------------------------------------------------------------------------------------
+
+    def _offset(self, index: int) -> int:
+        return self.stagger_ns * (index * self.part.count + self.part.index) // self.all_users
+
+    def _due(self, planned: PlannedRequest) -> int | None:
+        if planned.offset_ns is not None:
+            return self.start_ns + planned.offset_ns
+        if self.stagger_ns and self.started < self.users:
+            return self.start_ns + self._offset(self.started)
+        return None
+
+    def _in_window(self, when: int | None) -> bool:
+        if self.info.duration_ns is None:
+            return True
+        if when is None:
+            return False
+        start, end = self.info.window_start_ns, self.info.window_end_ns
+        return start is not None and end is not None and start <= when < end
+
+    def _hopeless(self, now: int, in_window: bool) -> bool:
+        """A capped open loop that the server cannot follow: sending what was due would take for ever. The rest of the
+        window is counted as unsent."""
+        end, duration = self.info.window_end_ns, self.info.duration_ns
+        if duration is None or end is None or not in_window or now < end + max(2 * duration, _MIN_DRAIN_NS):
+            return False
+        left = 1
+        for unit in (*self.ahead, *self.units):
+            if not self._in_window(self._due(unit.turns[0])):
+                break
+            left += len(unit.turns)
+        self.info.planned += left
+        self.info.unsent += left
+        return True
+
+    # -- everything that is not a send ----------------------------------------------------------------------------
+
+    def _next_unit(self) -> _Unit | None:
+        if not self.ahead:
+            self.build_ahead(1)
+        if not self.ahead:
+            return None
+        unit = self.ahead.popleft()
+        self.ahead_bytes -= len(unit.body or b"")
+        self.work.set()
+        return unit
+
+    def build_ahead(self, count: int) -> bool:
+        """Build up to `count` bodies ahead of their time; False when there is nothing (more) to build."""
+        for _ in range(count):
+            if self.exhausted or len(self.ahead) >= self.depth or self.ahead_bytes > _AHEAD_BYTES:
+                return False
+            unit = next(self.units, None)
+            if unit is None:
+                self.exhausted = True
+                return False
+            unit.body = self.runner.target.body(unit.turns[0])
+            self.ahead_bytes += len(unit.body)
+            self.ahead.append(unit)
+        return True
+
+    async def _housekeep(self) -> None:
+        while self.keeping or self.finished:
+            due = self.next_due_ns
+            if due is not None and len(self.finished) < _BACKLOG and 0 < due - self.clock.now_ns() < _QUIET_NS:
+                await self.clock.sleep_until(due)
+                await asyncio.sleep(0)
+                continue
+            if self.finished:
+                self._record(*self.finished.popleft())
+            elif not self.keeping or not self.build_ahead(1):
+                self.work.clear()
+                if self.keeping:
+                    await self.work.wait()
+                continue
+            await asyncio.sleep(0)
+
+    def _record(self, capture: Capture, in_window: bool) -> None:
+        runner = self.runner
+        exchange = decode(capture, keep_text=runner.keep_text, count_tokens=runner.count_tokens)
+        if not in_window and not exchange.warmup:
+            exchange = replace(exchange, flags=(*exchange.flags, "after_window"))
+        if runner.worker:
+            exchange = replace(exchange, worker=runner.worker)
+        runner.live.finished += 1
+        runner.live.failed += exchange.outcome == "failed"
+        runner.live.recent.append(exchange)
+        runner.sink.write(exchange)
+        runner.on_exchange(exchange)
+
+
+def _units(plan: Iterator[PlannedRequest]) -> Iterator[_Unit]:
+    """Group consecutive turns of one session; every other request is a unit of its own."""
+    pending: list[PlannedRequest] = []
+    for planned in plan:
+        if pending and (planned.session_id is None or planned.session_id != pending[0].session_id):
+            yield _Unit(pending)
+            pending = []
+        pending.append(planned)
+        if planned.session_id is None:
+            yield _Unit(pending)
+            pending = []
+    if pending:
+        yield _Unit(pending)
