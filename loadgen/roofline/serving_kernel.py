@@ -1,0 +1,360 @@
+"""The loops of `serving_fast`: the scheduler of `serving.Engine` over flat arrays.
+
+Knows: the scheduling rules, request by request. Must not know: numba - these are plain functions, which `serving_fast`
+compiles together with the functions of `passes` that they call - nor where the load came from.
+Why: kept apart so that the rules can be read beside `serving.Engine`, whose mirror they are: running sequences first,
+then the queue, preemption from the end of the batch. They run uncompiled too, only slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.roofline.passes import StepLaw, combine, context_seen, step_parts, visible_pairs
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+# In the order of calls, lowest first: what has to be compiled, and in which order.
+COMPILED = (
+    "step_parts",
+    "combine",
+    "visible_pairs",
+    "context_seen",
+    "extend",
+    "plan_running",
+    "plan_waiting",
+    "price",
+    "advance",
+    "coast",
+    "arrive",
+)
+
+
+class Knobs(NamedTuple):
+    token_budget: int
+    chunked: int
+    max_sequences: int
+    blocks: int
+    block_tokens: int
+    draft_tokens: int
+    watermark: int  # blocks
+    acceptance: float
+    draft_token_s: float
+    request_s: float
+    prompt_token_s: float
+
+
+class State(NamedTuple):
+    """Per request, then per place in the batch, then the counters `at`."""
+
+    prompt: Ints
+    output: Ints
+    prefilled: Ints
+    computed: Ints
+    generated: Ints
+    blocks: Ints
+    sent: Floats
+    ready: Floats
+    first: Floats
+    last: Floats
+    gap: Floats
+    queue: Ints  # requests by the time that the scheduler sees them; live between at[HEAD] and at[TAIL]
+    stack: Ints  # preempted ones, the next to resume on top
+    running: Ints
+    plan: Ints  # tokens for running[i] in this step
+    at: Ints
+
+
+HEAD, TAIL, STACK, RUNNING, FREE, PREEMPTED = range(6)
+
+
+def new_state(prompts: Ints, outputs: Ints, cached: Ints, places: int) -> State:
+    n = prompts.size
+
+    def zeros(size: int) -> Ints:
+        return np.zeros(size, np.int64)
+
+    def unknown() -> Floats:
+        return np.full(n, np.nan)
+
+    return State(
+        prompts,
+        outputs,
+        cached.astype(np.int64),
+        computed=zeros(n),
+        generated=zeros(n),
+        blocks=zeros(n),
+        sent=unknown(),
+        ready=unknown(),
+        first=unknown(),
+        last=unknown(),
+        gap=unknown(),
+        queue=zeros(n),
+        stack=zeros(n),
+        running=zeros(places),
+        plan=zeros(places),
+        at=zeros(6),
+    )
+
+
+def extend(k: Knobs, s: State, i: int, tokens: int, keep: int) -> bool:
+    """Hold blocks for `tokens` more of request i, leaving `keep` free."""
+    missing = -(-(s.computed[i] + tokens) // k.block_tokens) - s.blocks[i]
+    if missing <= 0:
+        return True
+    if missing + keep > s.at[FREE]:
+        return False
+    s.at[FREE] -= missing
+    s.blocks[i] += missing
+    return True
+
+
+def plan_running(k: Knobs, s: State, budget: int) -> int:
+    """Give running sequences their tokens, preempting from the end; the budget left, -1 after a preemption."""
+    place = 0
+    preempted = False
+    while budget > 0 and place < s.at[RUNNING]:
+        i = s.running[place]
+        behind = s.prompt[i] + s.generated[i] - s.computed[i]
+        tokens = behind
+        if s.generated[i] > 0 and behind == 1:
+            tokens = 1 + min(k.draft_tokens, s.output[i] - s.generated[i] - 1)
+        tokens = min(tokens, budget)
+        while not extend(k, s, i, tokens, 0):
+            preempted = True
+            s.at[RUNNING] -= 1
+            victim = s.running[s.at[RUNNING]]
+            s.at[FREE] += s.blocks[victim]
+            s.blocks[victim] = s.computed[victim] = s.prefilled[victim] = 0
+            s.stack[s.at[STACK]] = victim
+            s.at[STACK] += 1
+            s.at[PREEMPTED] += 1
+            if victim == i:
+                return -1
+        s.plan[place] = tokens
+        budget -= tokens
+        place += 1
+    s.plan[place : s.at[RUNNING]] = 0
+    return -1 if preempted else budget
+
+
+def plan_waiting(k: Knobs, s: State, now: float, budget: int) -> None:
+    """Admit from the queue while the budget, the places and the memory last."""
+    admitted = 0
+    while s.at[RUNNING] < s.running.size and (k.chunked == 0 or budget > 0):
+        if s.at[STACK] > 0:
+            i = s.stack[s.at[STACK] - 1]
+        elif s.at[HEAD] < s.at[TAIL] and s.ready[s.queue[s.at[HEAD]]] <= now:
+            i = s.queue[s.at[HEAD]]
+        else:
+            return
+        known = s.prompt[i] + s.generated[i]
+        if k.chunked == 0 and admitted > 0 and known > budget:
+            return
+        s.computed[i] = s.prefilled[i]
+        tokens = known - s.computed[i]
+        if k.chunked == 1:
+            tokens = min(tokens, budget)
+        if not extend(k, s, i, tokens, k.watermark if s.at[RUNNING] > 0 else 0):
+            s.computed[i] = 0
+            return
+        if s.at[STACK] > 0:
+            s.at[STACK] -= 1
+        else:
+            s.at[HEAD] += 1
+        s.running[s.at[RUNNING]] = i
+        s.plan[s.at[RUNNING]] = tokens
+        s.at[RUNNING] += 1
+        admitted += 1
+        budget -= tokens
+
+
+def price(law: StepLaw, k: Knobs, s: State) -> float:
+    """Seconds of the planned step."""
+    decodes = decode_tokens = prefill_tokens = finishing = 0
+    kv_read = decode_pairs = prefill_pairs = 0.0
+    for place in range(s.at[RUNNING]):
+        tokens = s.plan[place]
+        if tokens == 0:
+            continue
+        i = s.running[place]
+        behind = s.prompt[i] + s.generated[i] - s.computed[i]
+        if s.generated[i] > 0 and behind == 1:
+            seen = context_seen(law, s.computed[i] + 1.0)
+            decodes += 1
+            decode_tokens += tokens
+            kv_read += seen
+            decode_pairs += tokens * seen
+        else:
+            prefill_tokens += tokens
+            finishing += int(tokens == behind)
+            prefill_pairs += visible_pairs(law, float(s.computed[i]), float(tokens))
+    compute, weights, kv, attention, communication, overhead = step_parts(
+        law,
+        float(decodes),
+        float(decode_tokens),
+        float(prefill_tokens),
+        float(decode_tokens + finishing),
+        kv_read,
+        decode_pairs,
+        prefill_pairs,
+    )
+    seconds = combine(law, compute, weights, kv, attention, communication, overhead)
+    return float(seconds + k.draft_tokens * k.draft_token_s * (decodes > 0))
+
+
+def advance(k: Knobs, s: State, end: float) -> int:
+    """Hand out the step's tokens at `end`, drop what is finished from the batch; how many finished."""
+    kept = 0
+    for place in range(s.at[RUNNING]):
+        i = s.running[place]
+        tokens = s.plan[place]
+        behind = s.prompt[i] + s.generated[i] - s.computed[i]
+        got = 0
+        if tokens > 0 and s.generated[i] > 0 and behind == 1:
+            got = 1
+            while got < tokens and np.random.random() < k.acceptance:
+                got += 1
+            s.computed[i] += got
+        elif tokens > 0:
+            s.computed[i] += tokens
+            got = int(tokens == behind)
+        if got > 0:
+            if s.generated[i] == 0:
+                s.first[i] = end
+            elif not s.gap[i] >= end - s.last[i]:
+                s.gap[i] = end - s.last[i]
+            s.last[i] = end
+            s.generated[i] += got
+        if s.generated[i] == s.output[i]:
+            s.at[FREE] += s.blocks[i]
+        else:
+            s.running[kept] = i
+            kept += 1
+    finished = s.at[RUNNING] - kept
+    s.at[RUNNING] = kept
+    return int(finished)
+
+
+def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple[float, int]:
+    """Repeat a pure decode step while nothing can change, at a cost that does not grow with the batch.
+
+    Runs only where every step is sure to be alike: all sequences decode and none ends, memory suffices, and nobody can
+    be admitted (none waits, or the batch is full) before `arrival`, the next request's. Returns (time, steps run).
+    """
+    batch = s.at[RUNNING]
+    full = batch == s.running.size
+    if s.at[HEAD] < s.at[TAIL]:
+        arrival = min(arrival, s.ready[s.queue[s.at[HEAD]]])
+    if batch == 0 or k.draft_tokens > 0 or law.window_share > 0.0 or batch >= k.token_budget:
+        return now, 0
+    if not full and (s.at[STACK] > 0 or arrival <= now):
+        return now, 0
+    spare = s.output[s.running[0]]
+    context = 0
+    for place in range(batch):
+        i = s.running[place]
+        if s.generated[i] == 0 or s.prompt[i] + s.generated[i] - s.computed[i] != 1:
+            return now, 0
+        spare = min(spare, s.output[i] - s.generated[i] - 1)
+        context += s.computed[i] + 1
+    missing = 0
+    for place in range(batch):
+        i = s.running[place]
+        missing += max(0, -(-(s.computed[i] + spare) // k.block_tokens) - s.blocks[i])
+    if spare < 1 or missing > s.at[FREE]:
+        return now, 0
+    steps = 0
+    first_end = longest = 0.0
+    b = float(batch)
+    while steps < spare and (full or now < arrival):
+        seen = float(context)
+        compute, weights, kv, attention, communication, overhead = step_parts(law, b, b, 0.0, b, seen, seen, 0.0)
+        seconds = combine(law, compute, weights, kv, attention, communication, overhead)
+        now += seconds
+        if steps == 0:
+            first_end = now
+        else:
+            longest = max(longest, seconds)
+        context += batch
+        steps += 1
+    for place in range(batch):
+        i = s.running[place]
+        s.computed[i] += steps
+        s.generated[i] += steps
+        blocks = max(s.blocks[i], -(-s.computed[i] // k.block_tokens))
+        s.at[FREE] -= blocks - s.blocks[i]
+        s.blocks[i] = blocks
+        gap = max(first_end - s.last[i], longest)
+        if not s.gap[i] >= gap:
+            s.gap[i] = gap
+        s.last[i] = now
+    return now, steps
+
+
+def arrive(k: Knobs, s: State, i: int, sent: float) -> None:
+    """Request i is sent: put it into the queue by the time that the scheduler will see it."""
+    s.sent[i] = sent
+    s.ready[i] = sent + k.request_s + k.prompt_token_s * s.prompt[i]
+    slot = s.at[TAIL]
+    while slot > s.at[HEAD] and s.ready[s.queue[slot - 1]] > s.ready[i]:
+        s.queue[slot] = s.queue[slot - 1]
+        slot -= 1
+    s.queue[slot] = i
+    s.at[TAIL] += 1
+
+
+def main_loop(law_digest: int) -> Callable[..., int]:
+    """The main loop, with the digest of the law in its closure and so in numba's cache key."""
+
+    def run(law: StepLaw, k: Knobs, s: State, starts: Floats, seed: int) -> int:
+        np.random.seed(seed + 0 * law_digest)
+        n = starts.size
+        s.at[FREE] = k.blocks
+        sent = steps = done = 0
+        now = 0.0
+        while done < n:
+            while sent < n and starts[sent] <= now:
+                arrive(k, s, sent, starts[sent])
+                sent += 1
+            budget = k.token_budget
+            if k.chunked == 1:
+                budget = plan_running(k, s, budget)
+                if budget > 0:
+                    plan_waiting(k, s, now, budget)
+            else:
+                before = s.at[RUNNING]
+                plan_waiting(k, s, now, budget)
+                if s.at[RUNNING] > before:
+                    s.plan[:before] = 0
+                else:
+                    plan_running(k, s, k.max_sequences * (1 + k.draft_tokens))
+            if s.at[RUNNING] == 0:  # idle until something is ready or arrives
+                later = math.inf
+                if s.at[HEAD] < s.at[TAIL]:
+                    later = s.ready[s.queue[s.at[HEAD]]]
+                if sent < n and starts[sent] < later:
+                    later = starts[sent]
+                now = max(now, later)
+                continue
+            now += price(law, k, s)
+            steps += 1
+            finished = advance(k, s, now)
+            done += finished
+            while finished > 0 and sent < n and not starts[sent] >= 0.0:
+                arrive(k, s, sent, now)  # closed loop: a user sends the next one
+                sent += 1
+                finished -= 1
+            arrival = math.inf
+            if sent < n and starts[sent] >= 0.0:
+                arrival = starts[sent]
+            now, more = coast(law, k, s, now, arrival)
+            steps += more
+        return steps
+
+    return run
