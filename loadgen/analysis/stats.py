@@ -1,0 +1,232 @@
+"""The one home of quantiles and intervals: points, order-statistic bounds, block bootstrap, proportions, means.
+
+Knows: arrays of numbers. Must not know: requests, stages, metrics, limits.
+Why: two quantile rules in one tool give two answers to one question. Everything here is a pure function; a bootstrap
+takes its generator as an argument.
+
+Sources: quantiles: Hyndman and Fan (1996), type 7 (numpy's "linear"). Order-statistic bounds: David and Nagaraja, Order
+Statistics, 3rd ed., section 7.1. Proportions: Clopper and Pearson (1934). Blocks: Carlstein (1986), with the block
+length doubled until neighbouring blocks no longer correlate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+CONFIDENCE = 0.95  # of a two-sided interval in a table, and of the one-sided bound that a gate decides on
+TABLE_TAIL = (1.0 - CONFIDENCE) / 2  # probability beyond each end of an interval in a table
+GATE_TAIL = 1.0 - CONFIDENCE  # probability beyond the one bound of a gate
+RESAMPLES = 500
+MIN_BLOCKS = 16
+MAX_BLOCKS = 64
+_MAX_NEIGHBOUR_CORRELATION = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with the bounds that the sample supports. NaN is n/a; an infinite bound is "no bound".
+
+    `n` is the sample size; `supported` says whether n can support this statistic at all (see `needed`).
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+    supported: bool = True
+
+
+NOTHING = Estimate(math.nan, math.nan, math.nan, 0, False)
+
+
+def needed(q: float) -> int:
+    """Smallest n with which a one-sided 95 % bound on quantile `q` exists: the largest value bounds it when
+    q**n <= 0.05 (299 for the 99th percentile, 29 for the 90th, 5 for the median)."""
+    tail = max(q, 1.0 - q)
+    return 1 if tail >= 1.0 else math.ceil(math.log(GATE_TAIL) / math.log(tail))
+
+
+def quantile_sorted(ordered: npt.NDArray[np.generic], q: float) -> float:
+    """Quantile `q` of values already in ascending order by numpy's linear rule; infinities are allowed; NaN if empty."""
+    n = len(ordered)
+    if n == 0:
+        return math.nan
+    position = q * (n - 1)
+    index = min(int(position), n - 1)
+    share = position - index
+    here = float(ordered[index])
+    if share == 0.0 or index + 1 >= n:
+        return here
+    after = float(ordered[index + 1])
+    return here if after == here else here + share * (after - here) if math.isfinite(here) else after
+
+
+def quantile(values: npt.ArrayLike, q: float) -> float:
+    """Quantile `q` of `values` in any order (numpy's linear rule); NaN when there are none."""
+    return quantile_sorted(np.sort(np.asarray(values, dtype=np.float64)), q)
+
+
+def order_ranks(n: int, q: float, tail: float) -> tuple[int, int]:
+    """Ranks (from 1) of the order statistics that bound quantile `q`, each missing it with probability <= `tail`.
+
+    With B ~ Binomial(n, q) the number of values below the quantile: lower rank l is the largest with P(B < l) <= tail,
+    upper rank u the smallest with P(B >= u) <= tail. 0 and n + 1 mean that no value of the sample is such a bound.
+    """
+    low = _first(n, lambda k: bool(special.bdtr(k, n, q) > tail))
+    high = _first(n, lambda k: bool(special.bdtr(k, n, q) >= 1.0 - tail)) + 1
+    return low, min(high, n + 1)
+
+
+def _first(n: int, true_from: Callable[[int], bool]) -> int:
+    """Smallest k in 0..n from which on a monotone condition holds (it holds at n), by bisection."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) // 2
+        if true_from(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def percentile_sorted(ordered: Floats, q: float, tail: float = TABLE_TAIL) -> Estimate:
+    """Percentile of independent values in ascending order, with its order-statistic bounds."""
+    n = len(ordered)
+    if n == 0:
+        return NOTHING
+    value = quantile_sorted(ordered, q)
+    low, high = order_ranks(n, q, tail)
+    return Estimate(
+        value,
+        min(float(ordered[low - 1]), value) if low >= 1 else -math.inf,
+        max(float(ordered[high - 1]), value) if high <= n else math.inf,
+        n,
+        n >= needed(q),
+    )
+
+
+def mean(values: Floats, tail: float = TABLE_TAIL) -> Estimate:
+    """Mean with Student's t bounds; one value has no bounds."""
+    n = len(values)
+    if n == 0:
+        return NOTHING
+    middle = float(np.mean(values))
+    if n == 1 or not math.isfinite(middle):
+        return Estimate(middle, -math.inf, math.inf, n, False)
+    half = float(special.stdtrit(n - 1, 1.0 - tail)) * float(np.std(values, ddof=1)) / math.sqrt(n)
+    return Estimate(middle, middle - half, middle + half, n)
+
+
+def proportion(hits: int, n: int, tail: float = TABLE_TAIL) -> Estimate:
+    """Share `hits / n` with exact (Clopper-Pearson) bounds: never below the confidence that they claim."""
+    if n == 0:
+        return NOTHING
+    low = 0.0 if hits == 0 else float(special.betaincinv(hits, n - hits + 1, tail))
+    high = 1.0 if hits == n else float(special.betaincinv(hits + 1, n - hits, 1.0 - tail))
+    return Estimate(hits / n, low, high, n)
+
+
+def reciprocal(of: Estimate) -> Estimate:
+    """1 / estimate: the bounds change places; 1/0 and a lower bound of no meaning are infinite."""
+
+    def invert(x: float) -> float:
+        return math.nan if math.isnan(x) else math.inf if x <= 0.0 else 1.0 / x
+
+    return Estimate(invert(of.value), invert(of.high), invert(of.low), of.n, of.supported)
+
+
+# -- series in time -------------------------------------------------------------------------------------------------
+
+
+def merge_blocks(sums: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Join neighbouring blocks (rows) pairwise; a last odd one joins its neighbour."""
+    pairs = len(sums) // 2
+    starts = np.arange(pairs) * 2
+    joined: npt.NDArray[np.generic] = np.add.reduceat(sums, starts, axis=0)
+    return joined
+
+
+def correlated(means: Floats) -> bool:
+    """True when neighbouring block means are more alike than chance: their lag-1 correlation is over 0.25."""
+    kept = means[np.isfinite(means)]
+    if len(kept) < 4:
+        return False
+    centred = kept - kept.mean()
+    power = float(centred @ centred)
+    return power > 0.0 and float(centred[1:] @ centred[:-1]) / power > _MAX_NEIGHBOUR_CORRELATION
+
+
+def block_size(numerator: Floats, denominator: Floats) -> int:
+    """How many of the equal time blocks must be joined (a power of two) so that the joined ones are about independent.
+
+    `numerator` and `denominator` are sums for each block (value sum and count, or tokens and seconds).
+    """
+    size = 1
+    while len(numerator) >= 2 * MIN_BLOCKS:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means = numerator / denominator
+        if not correlated(means):
+            break
+        numerator = np.asarray(merge_blocks(numerator), dtype=np.float64)
+        denominator = np.asarray(merge_blocks(denominator), dtype=np.float64)
+        size *= 2
+    return size
+
+
+def block_weights(blocks: int, rng: np.random.Generator) -> Floats:
+    """How often each block is drawn in each resample, shape [RESAMPLES, blocks]."""
+    drawn = rng.multinomial(blocks, np.full(blocks, 1.0 / blocks), size=RESAMPLES)
+    return np.asarray(drawn, dtype=np.float64)
+
+
+def join(sums: npt.NDArray[np.generic], size: int) -> Floats:
+    """Join blocks (rows) until each is made of `size` (a power of two)."""
+    while size > 1 and len(sums) > 1:
+        sums, size = merge_blocks(sums), size // 2
+    return np.asarray(sums, dtype=np.float64)
+
+
+def ratio_of_sums(
+    numerator: Floats, denominator: Floats, rng: np.random.Generator, *, n: int, tail: float = TABLE_TAIL
+) -> Estimate:
+    """sum(numerator) / sum(denominator) over equal time blocks, with block-bootstrap bounds.
+
+    Serves rates (tokens, seconds) and means of autocorrelated values (value sums, counts). `n` is what was counted.
+    """
+    bottom = float(denominator.sum())
+    if bottom <= 0.0:
+        return NOTHING
+    value = float(numerator.sum()) / bottom
+    size = block_size(numerator, denominator)
+    top, base = join(numerator, size), join(denominator, size)
+    filled = int(np.count_nonzero(base > 0))
+    if filled < MIN_BLOCKS:
+        return Estimate(value, -math.inf, math.inf, n, False)
+    weights = block_weights(len(top), rng)
+    draws = weights @ top / np.maximum(weights @ base, np.finfo(np.float64).tiny)
+    # A resample of k blocks varies less than k independent ones would, by (k - 1) / k.
+    draws = value + (draws - value) * math.sqrt(len(top) / (len(top) - 1))
+    floor = 0.0 if numerator.min() >= 0.0 else -math.inf  # a rate is never negative
+    return Estimate(value, max(quantile(draws, tail), floor), quantile(draws, 1.0 - tail), n, n >= MIN_BLOCKS)
+
+
+def bin_quantiles(cumulative: Floats, low: Floats, high: Floats, q: float) -> Floats:
+    """Quantile `q` of each histogram (row): `cumulative` counts [rows, bins], bins from `low` to `high` [bins]; linear
+    within a bin."""
+    target = q * cumulative[:, -1]
+    index = np.minimum((cumulative < target[:, None]).sum(axis=1), cumulative.shape[1] - 1)
+    rows = np.arange(len(cumulative))
+    below = np.where(index > 0, cumulative[rows, index - 1], 0.0)
+    inside = np.maximum(cumulative[rows, index] - below, np.finfo(np.float64).tiny)
+    share = np.clip((target - below) / inside, 0.0, 1.0)
+    result: Floats = low[index] + share * (high[index] - low[index])
+    return result
