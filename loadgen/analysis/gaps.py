@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,8 @@ from loadgen.analysis import stats
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.stats import MAX_BLOCKS, Estimate, Floats, Ints
 from loadgen.analysis.windows import Mask, Window
+
+Numbers = npt.NDArray[np.integer[Any]] | Floats
 
 CHUNK_EVENTS = 1 << 20
 _EXACT_US = 1 << 21  # gaps below this are counted one by one in an array, the few longer ones in a list
@@ -54,7 +57,7 @@ class Tally:
         return float(self.values @ self.counts) / self.n if self.n else math.nan
 
 
-def tally(values: npt.NDArray[np.generic], counts: npt.NDArray[np.generic]) -> Tally:
+def tally(values: Numbers, counts: Numbers) -> Tally:
     """Sort and merge values that occur more than once."""
     distinct, where = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)
     return Tally(distinct, np.bincount(where, weights=counts, minlength=len(distinct)).astype(np.int64))
@@ -68,7 +71,7 @@ class Blocks:
     sums: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))
     counts: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))
 
-    def add(self, block: Ints, micros: npt.NDArray[np.generic], weights: Floats | None) -> None:
+    def add(self, block: Ints, micros: Numbers, weights: Floats | None) -> None:
         """Count values (microseconds) of these blocks, each `weights` times."""
         bins = _bin(micros)
         wide = max(int(bins.max(initial=-1)) + 1, self.histogram.shape[1])
@@ -115,9 +118,9 @@ class _Counter:
 
     def __init__(self) -> None:
         self.short = np.zeros(1024, dtype=np.int64)
-        self.long: list[npt.NDArray[np.generic]] = []
+        self.long: list[Numbers] = []
 
-    def add(self, micros: npt.NDArray[np.integer]) -> None:
+    def add(self, micros: npt.NDArray[np.integer[Any]]) -> None:
         short = micros < _EXACT_US
         if not short.all():
             self.long.append(micros[~short].copy())
@@ -229,7 +232,7 @@ class _Part:
     owner: Ints
     first: Mask
     stamps_us: Floats
-    gaps_us: npt.NDArray[np.generic]
+    gaps_us: npt.NDArray[np.integer[Any]]
     tokens: Floats | None
 
     def keep(self, mask: Mask) -> None:
@@ -242,9 +245,10 @@ class _Part:
     def fold_empty(self) -> None:
         """An event without a whole token (a part of a character) has no token to share its gap with: the time belongs
         to the next event of the request that completes one. What follows the last token belongs to none."""
-        if self.tokens is None or (full := self.tokens > 0).all():
+        if self.tokens is None or self.tokens.all():
             return
-        group = np.cumsum(full) - full  # events up to and including a full one share a number
+        full: Mask = self.tokens > 0
+        group: Ints = np.cumsum(full) - full  # events up to and including a full one share a number
         # ... but not across requests: an owner change starts a new group.
         changed = np.concatenate(([False], self.owner[1:] != self.owner[:-1]))
         number = np.cumsum(np.concatenate(([False], np.diff(group) > 0)) | changed)
@@ -285,10 +289,11 @@ def _tokens(requests: Requests, low: int, high: int) -> Floats | None:
     return None if requests.event_tokens is None else requests.event_tokens[low:high].astype(np.float64)
 
 
-def _bin(micros: npt.NDArray[np.generic]) -> Ints:
+def _bin(micros: Numbers) -> Ints:
     """Fine bin of each value >= 0 in microseconds: the leading bits of value + 1 as a binary float, 0.2 % wide."""
     bits = (np.asarray(micros, dtype=np.float64) + 1.0).view(np.int64)
-    return np.maximum((bits >> (52 - _FINE_BITS)) - _BIN_OF_ONE, 0)
+    bins: Ints = np.maximum((bits >> (52 - _FINE_BITS)) - _BIN_OF_ONE, 0)
+    return bins
 
 
 def _edge(bins: Ints) -> Floats:

@@ -56,7 +56,7 @@ def needed(q: float) -> int:
 
 
 def quantile_sorted(ordered: npt.NDArray[np.generic], q: float) -> float:
-    """Quantile `q` of values already in ascending order by numpy's linear rule; infinities are allowed; NaN if empty."""
+    """Quantile `q` of values in ascending order by numpy's linear rule; infinities are allowed; NaN if empty."""
     n = len(ordered)
     if n == 0:
         return math.nan

@@ -11,6 +11,7 @@ count whatever the stage's requests did inside it, whichever request did it.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,14 +74,14 @@ def _begun(requests: Requests) -> Floats:
 def _limits(info: StageInfo, requests: Requests, members: Ints, stage_rows: Ints) -> tuple[float, float]:
     """The window as the engine stored it; where a killed run left it open, as far as the stored requests reach."""
     begun = _begun(requests)[members]
-    start = float(info.window_start_ns) if info.window_start_ns is not None else _extreme(np.nanmin, begun)
+    start = float(info.window_start_ns) if info.window_start_ns is not None else _extreme(np.min, begun)
     if info.window_end_ns is not None:
         return start, float(info.window_end_ns)
-    end = _extreme(np.nanmax, requests.end_ns[stage_rows])
+    end = _extreme(np.max, requests.end_ns[stage_rows])
     return start, min(end, start + info.duration_ns) if info.duration_ns is not None else end
 
 
-def _extreme(function: np.ufunc, values: Floats) -> float:
+def _extreme(function: Callable[[Floats], np.float64], values: Floats) -> float:
     kept = values[~np.isnan(values)]
     return float(function(kept)) if len(kept) else math.nan
 
