@@ -222,6 +222,7 @@ class RunInfo:
     stages: list[StageInfo] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     error: str | None = None
+    findings: list[Finding] = field(default_factory=list)  # what the reader of the folder noticed; never written
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ Missing is NaN in a float column and -1 in a column of codes, never 0. A column 
 
 from __future__ import annotations
 
+import itertools
 import math
 from array import array
 from dataclasses import dataclass
@@ -132,21 +133,18 @@ class Requests:
         code = int(getattr(self, column)[i])
         return self.words[column][code] if code >= 0 else None
 
-    def select(self, mask: npt.ArrayLike) -> Requests:
-        """Those requests (a mask or row numbers) with their events, in the order given."""
-        rows = np.arange(len(self))[np.asarray(mask)]
-        length = np.diff(self.event_offset)[rows]
-        offset = np.concatenate(([0], np.cumsum(length, dtype=np.int64)))
-        # Event j of the selection stands as far behind its request's first event as in the whole.
-        events = np.arange(offset[-1]) + np.repeat(self.event_offset[:-1][rows] - offset[:-1], length)
+    def select(self, mask: Mask) -> Requests:
+        """The requests where `mask` (length n) is true, with their events, in the same order."""
+        length = np.diff(self.event_offset)
+        events = np.repeat(mask, length)  # a byte for an event: an index would take eight
         return Requests(
-            **{name: getattr(self, name)[rows] for name in _PLAIN},
-            event_offset=offset,
+            **{name: getattr(self, name)[mask] for name in _PLAIN},
+            event_offset=np.concatenate(([0], np.cumsum(length[mask], dtype=np.int64))),
             gap_us=self.gap_us[events],
             event_tokens=None if self.event_tokens is None else self.event_tokens[events],
             words=self.words,
-            server={name: values[rows] for name, values in self.server.items()},
-            text=None if self.text is None else tuple(self.text[i] for i in rows),
+            server={name: values[mask] for name, values in self.server.items()},
+            text=None if self.text is None else tuple(itertools.compress(self.text, mask)),
         )
 
     def exchange(self, i: int) -> Exchange:
@@ -195,7 +193,7 @@ class FrameBuilder:
         self._ends = array("q", [0])
         self._gaps = array("i")
         self._tokens: array[int] | None = None
-        self._server: dict[str, dict[int, float]] = {}
+        self._server: dict[str, array[float]] = {}  # each may be shorter than the rest
         self._text: dict[int, str] = {}
 
     def __len__(self) -> int:
@@ -208,8 +206,8 @@ class FrameBuilder:
     def add_row(self, row: Row) -> None:
         """Append one request. Raises ValueError, with nothing appended, where the row contradicts itself."""
         self._add_events(row)
-        for name, column in self._whole.items():
-            column.append(getattr(row, name))
+        for name, whole in self._whole.items():
+            whole.append(getattr(row, name))
         for name in _COUNTS:
             value = getattr(row, name)
             self._floats[name].append(math.nan if value is None else value)
@@ -222,7 +220,9 @@ class FrameBuilder:
             # An empty message is no message; everything else that is absent is None.
             self._codes[name].append(-1 if word is None or word == "" else words.setdefault(word, len(words)))
         for name, number in row.server.items():
-            self._server.setdefault(name, {})[len(self)] = number
+            column = self._server.setdefault(name, array("d"))
+            column.extend([math.nan] * (len(self) - len(column)))
+            column.append(number)
         if row.text is not None:
             self._text[len(self)] = row.text
         bits = FLAG_BITS["warmup"] if row.warmup else 0
@@ -261,7 +261,7 @@ class FrameBuilder:
             gap_us=_array(self._gaps),
             event_tokens=None if self._tokens is None else _array(self._tokens),
             words={name: tuple(words) for name, words in self._words.items()},
-            server={name: _sparse(values, n) for name, values in self._server.items()},
+            server={name: _padded(values, n) for name, values in self._server.items()},
             text=text,
         )
 
@@ -281,7 +281,5 @@ def _array(column: array[Any]) -> npt.NDArray[Any]:
     return np.frombuffer(column, dtype=_NUMPY[column.typecode]) if column else np.empty(0, _NUMPY[column.typecode])
 
 
-def _sparse(values: dict[int, float], n: int) -> Floats:
-    column = np.full(n, math.nan)
-    column[list(values)] = list(values.values())
-    return column
+def _padded(column: array[float], n: int) -> Floats:
+    return np.concatenate((_array(column), np.full(n - len(column), math.nan)))
