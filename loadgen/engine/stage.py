@@ -106,23 +106,23 @@ class Stage:
     async def run(self) -> None:
         keeper = asyncio.create_task(self._housekeep())
         feeder = asyncio.create_task(self._feed())
-        waits = {asyncio.create_task(self.ended.wait()), asyncio.create_task(self.runner.stop.wait()), feeder}
+        waits = {asyncio.create_task(self.ended.wait()), asyncio.create_task(self.runner.stop.wait()), feeder, keeper}
         try:
             while not (self.ended.is_set() or self.runner.stop.is_set()):
-                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if feeder in done:
-                    feeder.result()
-                    waits.discard(feeder)
+                done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for task in done & {feeder, keeper}:
+                    task.result()  # a plan that cannot be made, a row that cannot be written: the stage is over
         finally:
-            for task in (feeder, *waits):
+            for task in waits - {keeper}:
                 task.cancel()
             for task in list(self.tasks):
                 task.cancel()
-            await asyncio.gather(feeder, *waits, *self.tasks, return_exceptions=True)
+            await asyncio.gather(*(waits - {keeper}), *self.tasks, return_exceptions=True)
             self.keeping = False
             self.work.set()
-            await keeper
-        self._close()
+            await asyncio.wait({keeper})
+            self._close()
+        keeper.result()
 
     def _close(self) -> None:
         info, now = self.info, self.clock.now_ns()
