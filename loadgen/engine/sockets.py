@@ -153,11 +153,11 @@ class StampingSelector(selectors.BaseSelector):
         self._timer = TimerFd()
         if self._timer.fileno >= 0:
             self._epoll.register(self._timer.fileno, select.EPOLLIN)
-        self._woke_ns = time.monotonic_ns()
         self.blind_ns = 0
         self.reset_counters()
 
     def reset_counters(self) -> None:
+        self._woke_ns = time.monotonic_ns()  # what has delayed the loop until now is not part of what is counted
         self.receives = 0
         self.missing_stamps = 0
         self.lag_max_ns = 0
