@@ -24,7 +24,7 @@ def test_literature_constants_are_in_the_right_range() -> None:
     ((key, cells, found),) = errors(pd.read_csv(io.StringIO(HEAD + CELLS), keep_default_na=False))
     assert (key[3], cells) == ("Qwen/Qwen3-32B", 2)
     assert isinstance(found, dict)
-    assert found["ttft"] < 0.6
+    assert found["ttft"] < 1.5
     assert found["itl"] < 0.4
     wrong = CELLS.replace("18.652", "1.8652").replace("24.248", "2.4248")  # a measurement faster than the hardware
     ((_, _, found),) = errors(pd.read_csv(io.StringIO(HEAD + wrong), keep_default_na=False))
