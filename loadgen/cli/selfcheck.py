@@ -144,4 +144,6 @@ def _meaning(rung: Rung) -> str:
 
 
 def _us(ns: float | None) -> str:
-    return "n/a" if ns is None else f"{ns / 1000:,.0f} µs" if ns < 1e7 else f"{ns / 1e6:,.1f} ms"
+    if ns is None:
+        return "n/a"
+    return f"{ns / 1e6:,.1f} ms" if ns >= 1e7 else f"{ns / 1000:,.0f} µs" if ns >= 1e4 else f"{ns / 1000:.2g} µs"

@@ -5,8 +5,9 @@ Why: to find out what a client can honestly measure, the other end must be known
 process of its own; its send stamps lie on the same CLOCK_MONOTONIC as the client's and are taken just before each send.
 
 The model name in the request says what is sent: `t<us>-i<us>-k<n>` is the first token `t` microseconds after the
-request's last byte, one event every `i` microseconds, `n` tokens in each (t50000-i10000-k1 where left out); the number
-of tokens is `max_tokens`. Every POST is answered as a stream of chat chunks, every GET with a list of one model.
+request's last byte, one event every `i` microseconds, `n` tokens in each (t50000-i10000-k1 where left out). The number
+of tokens is `max_tokens`; prompt tokens are counted as words. Every POST is answered as a stream of chat chunks, every
+GET with a list of one model.
 """
 
 from __future__ import annotations
@@ -251,7 +252,8 @@ class _Server:
         stream.left = -(-tokens // per_event)
         stream.event = self._encoded(per_event)
         stream.last = self._encoded(tokens - per_event * (stream.left - 1))
-        stream.tail = _tail(body.count(b" "), tokens, usage)
+        words = sum(str(message.get("content")).count(" ") + 1 for message in asked.get("messages", ()))
+        stream.tail = _tail(words, tokens, usage)
         number = _NUMBER.search(body)
         due = received_ns + first_ns
         record = Sent(int(number[1]) if number else -1, received_ns, stream.gap_ns, due)
