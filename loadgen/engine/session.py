@@ -204,7 +204,7 @@ class Session:
         finally:
             info.health = meter.stop()
             info.health["peak_connections"] = float(transport.peak_connections)
-            self.info.clock = clock_facts(self.selector)
+            self.info.clock = clock_facts(self.clock, self.selector)
             self.sink.update(self.info)
 
     def plan(self, spec: StageSpec) -> Iterator[PlannedRequest]:
@@ -259,13 +259,14 @@ def stage_info(spec: StageSpec) -> StageInfo:
     return StageInfo(spec.stage, spec.name, workload, spec.load, spec.requests, spec.duration_ns)
 
 
-def clock_facts(selector: StampingSelector | None) -> dict[str, object]:
+def clock_facts(clock: MonotonicClock, selector: StampingSelector | None) -> dict[str, object]:
     """Where stamps come from, and how wrong they can be."""
     if selector is None or not HAS_KERNEL_STAMPS:
-        return {"stamp_source": "process", "clock": "CLOCK_MONOTONIC"}
+        return {"stamp_source": "process", "clock": "CLOCK_MONOTONIC", "origin_ns": clock.origin_ns}
     return {
         "stamp_source": "kernel",
         "clock": "CLOCK_MONOTONIC",
+        "origin_ns": clock.origin_ns,  # the run's start, so that another log on the same clock can be compared
         "error_ns": selector.wall.error_ns,
         "resyncs": selector.wall.resyncs,
         "steps": selector.wall.steps,
