@@ -135,6 +135,8 @@ class Requests:
 
     def select(self, mask: Mask) -> Requests:
         """The requests where `mask` (length n) is true, with their events, in the same order."""
+        if mask.all():
+            return self
         length = np.diff(self.event_offset)
         events = np.repeat(mask, length)  # a byte for an event: an index would take eight
         return Requests(
@@ -147,6 +149,16 @@ class Requests:
             text=None if self.text is None else tuple(itertools.compress(self.text, mask)),
         )
 
+    def flags_of(self, i: int) -> list[str]:
+        """The words of request i, "warmup" among them."""
+        bits = int(self.flags[i])
+        return [word for word, bit in FLAG_BITS.items() if bits & bit] if bits else []
+
+    def tokens_of(self, i: int) -> npt.NDArray[np.integer[Any]]:
+        """Tokens of each event of request i."""
+        low, high = self.event_offset[i], self.event_offset[i + 1]
+        return np.ones(high - low, np.uint16) if self.event_tokens is None else self.event_tokens[low:high]
+
     def exchange(self, i: int) -> Exchange:
         """Request i as one value, its stamps in whole microseconds."""
         return exchange_of(self.row(i))
@@ -154,7 +166,7 @@ class Requests:
     def row(self, i: int) -> Row:
         """Request i as a line of the run file says it."""
         low, high = self.event_offset[i], self.event_offset[i + 1]
-        flags = [word for word, bit in FLAG_BITS.items() if self.flags[i] & bit]
+        flags = self.flags_of(i)
         fields: dict[str, Any] = {name: int(getattr(self, name)[i]) for name in _WHOLE}
         fields |= {name: self.word(name, i) for name in self.words}
         fields |= {name: _whole(getattr(self, name)[i]) for name in _COUNTS}

@@ -206,12 +206,10 @@ def open_run(path: Path) -> tuple[RunInfo, Requests]:
     return info, requests
 
 
-def iterate_rows(path: Path) -> Iterator[Row]:
-    """The rows of the run in folder `path`, one at a time in the order of its files; damaged ones are left out."""
-    for part in _parts(path):
-        for row in _rows_of(part):
-            if isinstance(row, Row):
-                yield row
+def is_part_of_run(file: Path, run: Path) -> bool:
+    """Whether `file` is one of those that hold the run at `run`: nothing else may be written to it."""
+    same_folder = file.resolve().parent == run.resolve()
+    return same_folder and (file.name == _INFO or _PART.fullmatch(file.name) is not None)
 
 
 def _parts(path: Path) -> list[Path]:

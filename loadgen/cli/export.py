@@ -1,0 +1,139 @@
+"""`loadgen export`: one row per request, as JSON lines, CSV or Parquet.
+
+Knows: the three formats and where they are written. Must not know: the fields (`analysis.records` does).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from loadgen.errors import StorageError, UsageError
+
+_BATCH = 5000  # rows of a Parquet row group
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "csv", "parquet"]),
+    default="jsonl",
+    show_default=True,
+    help="In CSV a list or an object is JSON text in its cell; an empty cell is n/a.",
+)
+@click.option("--warmup", is_flag=True, help="Warm-up requests, too; they bear the flag `warmup`.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
+def command(run: Path, form: str, warmup: bool, output: Path | None) -> None:
+    """Export RUN, one row per request: seconds from `sent` unless a field's name says otherwise, null when n/a."""
+    from loadgen.analysis.records import records
+    from loadgen.store.runfile import is_part_of_run, open_run
+
+    if form == "parquet":
+        _pyarrow()
+    info, requests = open_run(run)
+    if output is not None and is_part_of_run(output, run):
+        raise UsageError("is the run itself", where=str(output), do="give another file")
+    rows = records(info, requests if warmup else requests.select(~requests.has("warmup")))
+    for finding in info.findings:
+        click.echo(f"loadgen: {finding.severity}: {finding.message}", err=True)
+    with _opened(output, binary_only=form == "parquet") as out:
+        _FORMATS[form](rows, out)
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None, *, binary_only: bool) -> Iterator[IO[bytes]]:
+    """The file, or standard output. A disk that is full or a folder that is not there is one line for the user."""
+    if output is None:
+        if binary_only and sys.stdout.isatty():
+            raise UsageError("Parquet is no text for a terminal", where="--format parquet", do="give -o FILE")
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        with open(output, "wb") as out:
+            yield out
+    except OSError as bad:
+        raise StorageError((bad.strerror or str(bad)).lower(), where=str(output)) from bad
+
+
+def _jsonl(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
+    import msgspec
+
+    encoder = msgspec.json.Encoder()
+    for row in rows:
+        out.write(encoder.encode(row) + b"\n")
+
+
+def _csv(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
+    import csv
+    import io
+
+    import msgspec
+
+    from loadgen.analysis.records import FIELDS
+
+    text = io.TextIOWrapper(out, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in rows:
+        writer.writerow(
+            [msgspec.json.encode(value).decode() if isinstance(value, list | dict) else value for value in row.values()]
+        )
+    text.detach()
+
+
+def _parquet(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
+    from pyarrow import parquet
+
+    pa = _pyarrow()
+    schema = _schema(pa)
+    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        while batch := list(itertools.islice(rows, _BATCH)):
+            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+
+
+def _schema(pa: Any) -> Any:
+    """Types by the fields' own suffixes, the same for every run, so that files of several runs can be read as one."""
+    from loadgen.analysis.records import FIELDS
+
+    special = {
+        "load": pa.struct([("kind", pa.string()), ("value", pa.float64())]),
+        "event_times_s": pa.list_(pa.float64()),
+        "event_tokens": pa.list_(pa.int32()),
+        "flags": pa.list_(pa.string()),
+    }
+    whole = {"request_id", "stage", "http_status", "turn"}
+
+    def kind(name: str) -> Any:
+        if name in special:
+            return special[name]
+        if name in whole or name.endswith(("_tokens", "_tokens_requested")):
+            return pa.int64()
+        return pa.float64() if name.endswith("_s") else pa.string()
+
+    return pa.schema([(name, kind(name)) for name in FIELDS])
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError:
+        raise UsageError(
+            "needs the extra `parquet`", where="--format parquet", do="pip install 'loadgen[parquet]'"
+        ) from None
+    return pyarrow
+
+
+_FORMATS: dict[str, Callable[[Iterator[dict[str, Any]], IO[bytes]], None]] = {
+    "jsonl": _jsonl,
+    "csv": _csv,
+    "parquet": _parquet,
+}
