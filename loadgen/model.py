@@ -234,6 +234,7 @@ class Finding:
     message: str  # one sentence with the number in it
     value: float | None = None
     advice: str = ""
+    stage: int | None = None  # None: about the whole run
 
 
 class Clock(Protocol):
