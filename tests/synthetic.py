@@ -22,7 +22,7 @@ import numpy as np
 
 from loadgen.analysis.frame import FrameBuilder, Requests
 from loadgen.analysis.row import row_of
-from loadgen.model import Exchange, Failure, Load, LoadKind, RunInfo, StageInfo
+from loadgen.model import EndSeen, Exchange, Failure, Load, LoadKind, RunInfo, StageInfo
 
 MS, S = 1_000_000, 1_000_000_000
 LENGTHS = {"chat": (2000, 200), "summarize": (20_000, 100), "story": (200, 1000), "swap": (200, 2000)}
@@ -38,6 +38,13 @@ FAILURES = (
     (Failure("truncated", "the stream ended without [DONE]"), 200),
     (Failure("empty", "no output token"), 200),
 )
+ENDS: dict[str, EndSeen] = {
+    "truncated": "eof",
+    "server_error": "done",
+    "empty": "done",
+    "timeout": "cut",
+    "cancelled": "cut",
+}
 
 
 @dataclass(frozen=True)
@@ -309,13 +316,7 @@ def _broken(row: Exchange, failure: Failure, status: int | None, keep: int, end:
         sent_end_ns=None if refused else row.sent_end_ns,
         headers_ns=row.headers_ns if status is not None else None,
         finish_reason=None,
-        end_seen={
-            "truncated": "eof",
-            "server_error": "done",
-            "empty": "done",
-            "timeout": "cut",
-            "cancelled": "cut",
-        }.get(failure.kind),
+        end_seen=ENDS.get(failure.kind),
         prompt_tokens=None,
         prompt_tokens_source=None,
         output_tokens=sum(row.event_tokens[:keep]) if keep else None,

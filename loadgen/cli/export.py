@@ -51,17 +51,16 @@ def command(run: Path, form: str, warmup: bool, output: Path | None) -> None:
 @contextlib.contextmanager
 def _opened(output: Path | None, *, binary_only: bool) -> Iterator[IO[bytes]]:
     """The file, or standard output. A disk that is full or a folder that is not there is one line for the user."""
-    if output is None:
-        if binary_only and sys.stdout.isatty():
-            raise UsageError("Parquet is no text for a terminal", where="--format parquet", do="give -o FILE")
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
+    if output is None and binary_only and sys.stdout.isatty():
+        raise UsageError("Parquet is no text for a terminal", where="--format parquet", do="give -o FILE")
     try:
-        with open(output, "wb") as out:
+        with contextlib.nullcontext(sys.stdout.buffer) if output is None else open(output, "wb") as out:
             yield out
+            out.flush()
+    except BrokenPipeError:  # the reader has had enough
+        raise
     except OSError as bad:
-        raise StorageError((bad.strerror or str(bad)).lower(), where=str(output)) from bad
+        raise StorageError((bad.strerror or str(bad)).lower(), where=str(output or "standard output")) from bad
 
 
 def _jsonl(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
