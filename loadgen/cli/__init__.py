@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("report", "Build the report of a run: HTML, Markdown, JSON or CSV."),
     "check": ("check", "The release gate: does a run keep its SLOs?"),
     "predict": ("predict", "Predict TTFT, TPOT and rates from GPU and model facts."),
+    "plan-capacity": ("plan_capacity", "How many GPUs keep the limits at a rate, and at which cost."),
     "simulate": ("simulate", "Serve a simulated engine as an OpenAI-compatible endpoint."),
     "export": ("export", "Export a run, one row per request."),
     "selfcheck": ("selfcheck", "Measure what this client can honestly measure on this machine."),
