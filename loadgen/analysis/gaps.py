@@ -69,7 +69,11 @@ class Blocks:
 
     histogram: Floats = field(default_factory=lambda: np.zeros((MAX_BLOCKS, 0)))
     sums: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))
-    counts: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))
+
+    @property
+    def counts(self) -> Floats:
+        """Values in each block."""
+        return np.asarray(self.histogram.sum(axis=1), dtype=np.float64)
 
     def add(self, block: Ints, micros: Numbers, weights: Floats | None) -> None:
         """Count values (microseconds) of these blocks, each `weights` times."""
@@ -81,7 +85,6 @@ class Blocks:
         self.histogram += flat.reshape(MAX_BLOCKS, wide)
         weighted = micros if weights is None else micros * weights
         self.sums += np.bincount(block, weights=weighted, minlength=MAX_BLOCKS) / 1e6
-        self.counts += np.bincount(block, weights=weights, minlength=MAX_BLOCKS)
 
     def mean(self, rng: np.random.Generator, tail: float) -> Estimate:
         """Mean in seconds, with block-bootstrap bounds."""

@@ -1,0 +1,158 @@
+"""A run in figures: every stage's values with bounds, the verdict on the measurement, gates, other tools' numbers.
+
+Knows: which parts make a summary, and its JSON form. Must not know: how a figure is computed, files, layout.
+Why: report, gate, export and comparison read this one value, so they cannot show different numbers for one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadgen.analysis import gate, trust
+from loadgen.analysis.conventions import Convention, conventions
+from loadgen.analysis.definitions import METRICS, estimate
+from loadgen.analysis.frame import Requests
+from loadgen.analysis.gate import SloResult
+from loadgen.analysis.measured import Measured, measure, row_facts
+from loadgen.analysis.slo import parse
+from loadgen.analysis.trust import Verdict
+from loadgen.analysis.trust_data import error_kinds
+from loadgen.model import Finding, RunInfo, StageInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One statistic of one metric, SI units. None is n/a (or "no bound"); `supported`: n suffices for it."""
+
+    metric: str
+    stat: str
+    value: float | None
+    unit: str
+    n: int
+    ci_low: float | None
+    ci_high: float | None
+    supported: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Requests of a stage's window. `sent` = ok + failed + cancelled; `censored` are among the latter two."""
+
+    sent: int
+    ok: int
+    failed: int
+    cancelled: int
+    unsent: int
+    censored: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    """One stage. `errors` counts failures by kind."""
+
+    info: StageInfo
+    counts: Counts
+    values: tuple[Value, ...]
+    errors: dict[str, int]
+
+    def get(self, metric: str, stat: str) -> Value | None:
+        """The value, or None where the stage has no such line."""
+        return next((value for value in self.values if (value.metric, value.stat) == (metric, stat)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole run. `verdict` is about the measurement, not about the server."""
+
+    info: RunInfo
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    stages: tuple[StageSummary, ...]
+    conventions: tuple[Convention, ...]
+    slo: tuple[SloResult, ...]
+
+
+def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = ()) -> Summary:
+    """Compute everything. Without `slo` the objectives that the run was made with apply.
+
+    Raises:
+        UsageError: an objective that cannot be read, or that names no stage of this run.
+    """
+    facts = row_facts(requests)
+    stages = [measure(stage, requests, facts, info.seed) for stage in info.stages]
+    objectives = parse(slo or info.spec.get("slo") or ())
+    gate.apply_limits(objectives, stages)
+    findings = trust.judge(info, stages)
+    return Summary(
+        info,
+        trust.verdict(findings),
+        trust.merged(findings),
+        tuple(_stage(m) for m in stages),
+        tuple(row for m in stages for row in conventions(m)),
+        gate.evaluate(objectives, stages, trust.invalid_codes(findings, stages)),
+    )
+
+
+def _stage(m: Measured) -> StageSummary:
+    values = []
+    for metric in METRICS.values():
+        for stat in metric.stats:
+            found = estimate(m, metric, stat)
+            if metric.optional and math.isnan(found.value):
+                continue
+            values.append(
+                Value(
+                    metric.name,
+                    stat,
+                    _finite(found.value),
+                    metric.unit,
+                    found.n,
+                    _finite(found.low),
+                    _finite(found.high),
+                    found.supported,
+                )
+            )
+    return StageSummary(m.info, _counts(m), tuple(values), error_kinds(m))
+
+
+def _counts(m: Measured) -> Counts:
+    requests, rows = m.requests, m.columns.rows
+    of = {word: int(np.count_nonzero(requests.holds("outcome", word)[rows])) for word in ("ok", "failed", "cancelled")}
+    censored = int(np.count_nonzero(requests.has("censored")[rows]))
+    return Counts(len(rows), of["ok"], of["failed"], of["cancelled"], m.info.unsent, censored)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def to_json(summary: Summary) -> dict[str, Any]:
+    """`report --format json`: plain values, null for n/a."""
+    return {
+        "trust": {"verdict": summary.verdict, "findings": [_fields(finding) for finding in summary.findings]},
+        "stages": [
+            {
+                "stage": stage.info.name,
+                "workload": stage.info.workload,
+                "load": {"kind": stage.info.load.kind, "value": stage.info.load.value},
+                "requests": _fields(stage.counts),
+                "metrics": [_fields(value) for value in stage.values],
+                "errors": stage.errors,
+            }
+            for stage in summary.stages
+        ],
+        "conventions": [_fields(row) for row in summary.conventions],
+        "slo": [_fields(result) for result in summary.slo],
+        "fit": None,
+    }
+
+
+def _fields(of: Any) -> dict[str, Any]:
+    """A dataclass of plain values as a dict; numbers that JSON has no word for become null."""
+    found = {name: getattr(of, name) for name in of.__dataclass_fields__}
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in found.items()}

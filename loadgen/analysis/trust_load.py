@@ -1,0 +1,126 @@
+"""Checks on the load: did the server get what the plan promised, and steadily?
+
+Knows: plan, sends and flights. Must not know: why the load was not reached beyond what the stamps tell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadgen.analysis import formulas as f
+from loadgen.analysis import severity as rule
+from loadgen.analysis.measured import Measured
+from loadgen.analysis.stats import Floats
+from loadgen.model import Finding, RunInfo
+
+_DRIFT_REQUESTS = 40
+_DRIFT_Z = 4.0  # of a rank test between the halves: one false alarm in 15,000
+_LOCKED = 0.5  # of the resultant length of phases; about 0.9 / sqrt(n) by chance
+
+
+def rate_not_reached(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Requests due in the window that were not even sent in it."""
+    c = m.columns
+    due = ~np.isnan(c.scheduled_ns)
+    if not m.window.open_loop or not due.any() or m.info.duration_ns is None:
+        return
+    late = np.isnan(c.sent_ns[due]) | (c.sent_ns[due] > m.window.end_ns)
+    share = (float(late.sum()) + m.window.unsent) / (float(due.sum()) + m.window.unsent)
+    severity = rule.of_share(share)
+    if severity == "info":
+        return
+    capped = m.info.load.cap is not None
+    why = (
+        f"the cap of {m.info.load.cap} requests in flight held them back"
+        if capped
+        else "the client could not send them"
+    )
+    text = f"{share * 100:.3g} % of the requests due in the window were not sent in it: {why}"
+    advice = "read the _scheduled metrics: they count the waiting" if capped else "use --workers 2, or a lower rate"
+    yield Finding(
+        rule.at_most("questionable", severity) if capped else severity, "rate_not_reached", text, share, advice
+    )
+
+
+def unsent(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Requests that were owed and never sent."""
+    if m.window.unsent:
+        share = m.window.unsent / m.window.offered
+        text = f"{m.window.unsent} of {m.window.offered} requests were never sent"
+        yield Finding(rule.of_share(share), "unsent", text, share, "lower the rate, raise the cap, or allow more time")
+
+
+def concurrency_not_reached(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """A closed loop that never had all of its users in flight at once."""
+    users = m.info.load.value
+    if m.window.open_loop or m.flight is None or m.window.interrupted or not len(m.columns):
+        return
+    if (m.requests.session_id[m.columns.rows] >= 0).any():
+        return  # users of sessions think between turns: fewer in flight is the plan
+    reached = max(float(m.flight.peak), m.info.health.get("peak_in_flight", 0.0))
+    share = 1.0 - reached / users if users else 0.0
+    severity = rule.of_share(share)
+    if severity != "info":
+        text = f"at most {reached:.0f} of {users:.0f} users were in flight at once"
+        advice = "ask for more requests" if m.window.offered < users else "use --workers 2: the client cannot keep up"
+        yield Finding(severity, "concurrency_not_reached", text, share, advice)
+
+
+def drift(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """The second half of the window was slower or faster than the first."""
+    c = m.columns.where(m.columns.streamed_ok)
+    begun = c.scheduled_ns if m.window.open_loop else c.sent_ns
+    order = np.argsort(np.where(np.isnan(begun), c.sent_ns, begun), kind="stable")
+    formula = f.ttft_scheduled if m.window.open_loop else f.ttft
+    for name, values in (("TTFT", formula(c)[order]), ("TPOT", f.tpot(c)[order])):
+        kept = values[~np.isnan(values)]
+        if len(kept) < _DRIFT_REQUESTS or abs(_rank_z(kept)) < _DRIFT_Z:
+            continue
+        first, second = (float(np.median(half)) for half in np.array_split(kept, 2))
+        error = abs(second - first) / 2
+        severity = rule.at_most("questionable", rule.of_error(error, float(np.median(kept))))
+        if severity != "info":
+            text = (
+                f"median {name} went from {first * 1e3:.4g} to {second * 1e3:.4g} ms between the halves of the window"
+            )
+            advice = "no steady state: a longer warm-up, a longer run, or a load that the server can sustain"
+            yield Finding(severity, "drift", text, second / first - 1.0 if first > 0 else None, advice)
+            return
+
+
+def _rank_z(values: Floats) -> float:
+    """z of the Wilcoxon rank sum of the second half against the first; ties get the mean rank."""
+    half = len(values) // 2
+    distinct, where, counts = np.unique(values, return_inverse=True, return_counts=True)
+    if len(distinct) == 1:
+        return 0.0
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]
+    n, a, b = len(values), half, len(values) - half
+    ties = float((counts.astype(np.float64) ** 3 - counts).sum())
+    spread = a * b / 12.0 * (n + 1 - ties / (n * (n - 1)))
+    return (float(ranks[half:].sum()) - b * (n + 1) / 2) / math.sqrt(spread) if spread > 0.0 else 0.0
+
+
+def phase_locked(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Users of a closed loop who all send at the same moment of their cycle: prefills meet prefills, never decodes."""
+    c = m.columns.where(m.columns.streamed_ok)
+    users = m.info.load.value
+    if m.window.open_loop or users < 4 or len(c) < 4 * users:
+        return
+    cycle = float(np.median(c.last_ns - c.sent_ns))
+    if not cycle > 0.0:
+        return
+    phases = np.exp(2j * math.pi * (c.sent_ns - c.sent_ns.min()) / cycle)
+    # Judged within stretches of two cycles: over many, any error of the cycle smears the phases.
+    stretch = ((c.sent_ns - c.sent_ns.min()) // (2 * cycle)).astype(np.int64)
+    sums = np.bincount(stretch, phases.real) + 1j * np.bincount(stretch, phases.imag)
+    locked = float(np.abs(sums).sum()) / len(c)
+    if locked > _LOCKED:
+        text = f"the streams run in step (phase coherence {locked:.2f}): requests start together, wave after wave"
+        yield Finding("info", "phase_locked", text, locked, "vary the output length, or leave out --burst-start")
+
+
+CHECKS = (rate_not_reached, unsent, concurrency_not_reached, drift, phase_locked)
