@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numba
 import numpy as np
@@ -142,14 +141,9 @@ def _compiled() -> Callable[..., int]:
     for name in kernel.COMPILED:
         function = getattr(kernel, name)
         digest.update(function.__code__.co_code + repr(function.__code__.co_consts).encode())
-        setattr(kernel, name, _jit(function))  # callers in the kernel find the compiled one under its name
-    compiled: Callable[..., int] = _jit(kernel.main_loop(int.from_bytes(digest.digest()[:7], "little")))
-    return compiled
-
-
-def _jit(function: Callable[..., Any]) -> Any:
-    """Compile, with a cache on disk where one can be written."""
-    try:
-        return numba.njit(cache=True)(function)
+        setattr(kernel, name, numba.njit(function))  # callers in the kernel find the compiled one under its name
+    run = kernel.main_loop(int.from_bytes(digest.digest()[:7], "little"))
+    try:  # only the loop is cached, with all that it calls inside: a part cached by itself could be out of date
+        return numba.njit(cache=True)(run)  # type: ignore[no-any-return]
     except RuntimeError:  # numba finds no place for a cache: a read-only installation
-        return numba.njit(function)
+        return numba.njit(run)  # type: ignore[no-any-return]
