@@ -32,6 +32,7 @@ def judge(info: RunInfo, stages: Sequence[Measured]) -> list[Finding]:
     ]
     if not any(len(m.columns) for m in stages):
         found = [Finding("invalid", "nothing_measured", "no request was measured", 0.0, "see how the run ended")]
+    found += info.findings  # what the reader of the run's files noticed
     if info.status == "interrupted":
         text = "the run was interrupted: what was measured until then is reported"
         found.append(Finding("info", "interrupted", text))

@@ -1,0 +1,151 @@
+"""`loadgen check`: the release gate. One line for each objective, and an exit code that a pipeline can act on.
+
+Knows: how verdicts are printed as text, Markdown, GitHub annotations and JUnit XML, and which exit code they make.
+Must not know: how an objective is read or decided (`analysis.slo`, `analysis.gate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.errors import NotDecidable, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from loadgen.analysis.gate import SloResult
+    from loadgen.analysis.summary import Summary
+
+PASSED, FAILED = 0, 1
+_ANNOTATION = {"pass": "notice", "fail": "error", "undecidable": "warning"}
+
+
+@click.command("check")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--slo",
+    multiple=True,
+    metavar="EXPR",
+    help="Objective, e.g. 'p99(ttft) < 1s, error_rate < 0.1%'. Repeatable. Without it: those that the run was made with.",
+)
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JUnit XML.")
+@click.option("--format", "form", type=click.Choice(["text", "md", "github"]), default="text", show_default=True)
+def command(run: Path, slo: tuple[str, ...], junit: Path | None, form: str) -> None:
+    """Does RUN keep its SLOs?
+
+    Exit code 0: all pass. 1: at least one fails. 3: none fails, but at least one cannot be decided, because there are
+    too few samples or the measurement is INVALID.
+    """
+    from loadgen.analysis.slo import parse
+    from loadgen.analysis.summary import summarise
+    from loadgen.store.runfile import open_run
+
+    parse(slo)  # a mistake in an expression is told before a large run is read
+    info, requests = open_run(run)
+    summary = summarise(info, requests, slo)
+    if not summary.slo:
+        raise UsageError("there is no objective to check", where=str(run), do="give one: --slo 'p99(ttft) < 1s'")
+    if junit is not None:
+        write_junit(summary, junit)
+    click.echo(FORMATS[form](summary))
+    raise click.exceptions.Exit(exit_code(summary.slo))
+
+
+def exit_code(results: Sequence[SloResult]) -> int:
+    """A failure outranks an objective that cannot be decided."""
+    outcomes = {result.outcome for result in results}
+    return FAILED if "fail" in outcomes else NotDecidable.exit_code if "undecidable" in outcomes else PASSED
+
+
+def human(value: float | None, unit: str) -> str:
+    """A number as people read it: times in s or ms, shares in %, n/a for nothing."""
+    if value is None:
+        return "n/a"
+    if unit == "s":
+        return f"{value:.4g} s" if abs(value) >= 1.0 else f"{value * 1e3:.4g} ms"
+    return f"{value * 100:.4g} %" if unit == "1" else f"{value:.5g} {unit}"
+
+
+def interval(result: SloResult) -> str:
+    """The bounds that the verdict went by; an open one is n/a."""
+    return f"[{human(result.low, result.unit)}, {human(result.high, result.unit)}]"
+
+
+def _text(summary: Summary) -> str:
+    lines = [f"measurement: {summary.verdict.upper()}"]
+    lines += [f"  {f.severity}: {f.message}" for f in summary.findings if f.severity != "info"]
+    for r in summary.slo:
+        figures = f"{human(r.observed, r.unit)} {interval(r)}, n = {r.n}"
+        lines.append(f"{r.outcome.upper():<11} {_where(r)}: {figures}; {r.why}")
+    return "\n".join(lines)
+
+
+def _markdown(summary: Summary) -> str:
+    lines = [
+        f"Measurement: **{summary.verdict.upper()}**",
+        "",
+        "| outcome | objective | observed | 95 % bounds | n | why |",
+        "|---|---|---:|---|---:|---|",
+    ]
+    lines += [
+        f"| {r.outcome} | {_cell(_where(r))} | {human(r.observed, r.unit)} | {interval(r)} | {r.n} | {_cell(r.why)} |"
+        for r in summary.slo
+    ]
+    return "\n".join(lines)
+
+
+def _github(summary: Summary) -> str:
+    return "\n".join(
+        f"::{_ANNOTATION[r.outcome]} title=SLO {r.outcome}::"
+        + _escaped(f"{_where(r)}: {human(r.observed, r.unit)} {interval(r)}, n = {r.n}; {r.why}")
+        for r in summary.slo
+    )
+
+
+def _where(result: SloResult) -> str:
+    """The objective with its stage, unless the expression already names it."""
+    return result.expr if result.expr.startswith(f"{result.stage}:") else f"{result.stage}: {result.expr}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def _escaped(text: str) -> str:
+    """As GitHub's workflow commands want the characters that would end one."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+FORMATS: dict[str, Callable[[Summary], str]] = {"text": _text, "md": _markdown, "github": _github}
+
+
+def write_junit(summary: Summary, path: Path) -> None:
+    """JUnit XML: a failed objective is a failure, an undecidable one an error, so neither is ever green.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    from xml.etree import ElementTree
+
+    outcomes = [result.outcome for result in summary.slo]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=f"loadgen {summary.info.run_id}",
+        tests=str(len(outcomes)),
+        failures=str(outcomes.count("fail")),
+        errors=str(outcomes.count("undecidable")),
+    )
+    for result in summary.slo:
+        case = ElementTree.SubElement(suite, "testcase", classname=result.stage, name=result.expr)
+        told = f"{human(result.observed, result.unit)} {interval(result)}, n = {result.n}; {result.why}"
+        if result.outcome == "pass":
+            ElementTree.SubElement(case, "system-out").text = told
+        else:
+            kind = "failure" if result.outcome == "fail" else "error"
+            ElementTree.SubElement(case, kind, message=told, type=result.outcome)
+    try:
+        ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+    except OSError as bad:
+        raise StorageError(f"cannot be written: {bad.strerror}", where=str(path), do="choose another file") from bad
