@@ -90,7 +90,7 @@ def _parse_one(part: str) -> FaultRate:
     if kind not in KINDS:
         raise UsageError(f"unknown fault {kind!r}", where="--fault", do=f"one of {', '.join(KINDS)}")
     span_s = KINDS[kind][1]
-    if rest and rest[0][-1:].isalpha():
+    if rest and rest[0][:1].isdigit() and rest[0][-1:].isalpha():
         if span_s is None:
             raise UsageError(f"{kind} takes no duration", where=where)
         span_s = seconds(rest.pop(0), where)

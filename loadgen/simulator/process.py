@@ -86,7 +86,7 @@ def _main() -> None:
     try:
         print(asyncio.run(serve(config, port, lambda url: print(url, flush=True), orphan=False)), flush=True)
     except EndpointError as taken:
-        print(f"error: {taken}", flush=True)
+        print(taken.what, flush=True)
 
 
 if __name__ == "__main__":

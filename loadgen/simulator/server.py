@@ -10,6 +10,7 @@ token. The handler only waits for the end. A client that goes away cancels its h
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 import time
@@ -101,7 +102,8 @@ class Simulator:
             await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=4096).start()
         except OSError as taken:
             await self.__aexit__(None, None, None)
-            raise EndpointError(f"cannot listen: {taken.strerror}", where=f"127.0.0.1:{self._port}") from taken
+            reason = os.strerror(taken.errno or 0)
+            raise EndpointError(f"cannot listen: {reason}", where=f"127.0.0.1:{self._port}") from taken
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
         if self.config.keep_alive_s is not None:
             self._tasks.append(asyncio.create_task(self._keep_alive(self.config.keep_alive_s)))
@@ -141,7 +143,7 @@ class Simulator:
             if fault.kind == "slow_headers":
                 await asyncio.sleep(fault.span_s)
                 arrival_s = time.monotonic()
-        if self.config.max_queue is not None and self._queued() >= self.config.max_queue:
+        if self.config.max_queue is not None and self._place_in_queue() > self.config.max_queue:
             return await self._overloaded(request, ask)
         self._numbers += 1
         answer = self._answer(ask, fault)
@@ -189,12 +191,12 @@ class Simulator:
             body = BROKEN.document()
         if fault == "malformed":
             body = body[: len(body) // 2]
-        response = web.Response(body=body, content_type="application/json")
-        if fault in ("truncate", "reset"):
-            transport = _transport(request)
-            await response.prepare(request)
-            transport.write(body[: len(body) // 2])
-            _cut(transport, fault == "reset")
+        if fault not in ("truncate", "reset"):
+            return web.Response(body=body, content_type="application/json")
+        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
+        await response.prepare(request)
+        await response.write(body[: len(body) // 2])
+        _cut(_transport(request), fault == "reset")
         return response
 
     def _make(self, ask: Ask, answer: Answer, **wire: Any) -> Stream:
@@ -203,9 +205,11 @@ class Simulator:
             stream.block_hashes = self._prefixes.hashes(ask.prompt, ask.starts)
         return stream
 
-    def _queued(self) -> int:
-        """Requests that wait although the batch is full, or for memory."""
-        return max(self.engine.waiting - max(self.config.engine.max_sequences - self.engine.running, 0), 0)
+    def _place_in_queue(self) -> int:
+        """Where a request that came now would stand in the queue; 0: it would join the batch at the next step."""
+        free = self.config.engine.max_sequences - self.engine.running
+        behind = self._stepper.left_waiting + 1 if self._stepper.left_waiting else 0  # for memory, free places or not
+        return max(self.engine.waiting + 1 - free, behind, 0)
 
     async def _overloaded(self, request: web.Request, ask: Ask) -> web.StreamResponse:
         self.counters.refused += 1

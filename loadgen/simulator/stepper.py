@@ -71,6 +71,7 @@ class Stepper:
     def __init__(self, engine: Engine, counters: Counters, time_scale: float) -> None:
         self.engine, self.counters, self._scale = engine, counters, time_scale
         self.streams: dict[int, Stream] = {}
+        self.left_waiting = 0  # requests that the latest step found waiting and could not admit
         self._origin_s = time.monotonic()  # the real time of virtual 0
         self._step: Step | None = None  # under way
         self._due_v = 0.0  # its end, in virtual seconds
@@ -108,6 +109,7 @@ class Stepper:
     def _begin(self, start_v: float) -> None:
         step = self._step = self.engine.step(start_v)
         self._due_v = start_v + step.duration_s
+        self.left_waiting = 0 if step.idle else self.engine.waiting
         streams = self.streams
         for number, cached in step.admitted:
             stream = streams.get(number)
