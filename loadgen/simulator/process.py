@@ -8,6 +8,7 @@ standard input and lives as long as that stays open, so a parent that dies takes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import pickle
 import signal
@@ -59,7 +60,8 @@ class SimulatorProcess:
 
     def __enter__(self) -> SimulatorProcess:
         command = [sys.executable, "-m", "loadgen.simulator.process"]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        # A session of its own: Ctrl-C at the terminal is the parent's to handle, the endpoint stays until it is done.
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         self._child.stdin.write(pickle.dumps((self._config, self._port)))
@@ -84,9 +86,11 @@ class SimulatorProcess:
 def _main() -> None:
     config, port = pickle.load(sys.stdin.buffer)
     try:
-        print(asyncio.run(serve(config, port, lambda url: print(url, flush=True), orphan=False)), flush=True)
+        last_words = asyncio.run(serve(config, port, lambda url: print(url, flush=True), orphan=False))
     except EndpointError as taken:
-        print(taken.what, flush=True)
+        last_words = taken.what
+    with contextlib.suppress(BrokenPipeError):  # the parent has died: nobody listens
+        print(last_words, flush=True)
 
 
 if __name__ == "__main__":
