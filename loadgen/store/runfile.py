@@ -291,10 +291,10 @@ def _findings(builder: FrameBuilder, damaged: int, torn: int) -> list[Finding]:
     found = []
     if damaged:
         share = damaged / (damaged + len(builder))
-        text = f"{damaged} lines of the run file are damaged and were left out ({share:.2%} of all)"
+        text = f"damaged lines of the run file, left out: {damaged} ({share:.2%} of all)"
         advice = "the figures are about the rest; copy the run again if it was copied, or check the disk"
         found.append(Finding("questionable", "damaged_lines", text, float(damaged), advice))
     if torn:
-        text = f"{torn} last line{'s' if torn > 1 else ''} of the run file was cut off: the process was killed"
+        text = f"last lines that a killed process left unfinished: {torn}"
         found.append(Finding("info", "torn_line", text, float(torn)))
     return found
