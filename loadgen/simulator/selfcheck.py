@@ -141,9 +141,9 @@ def selfcheck(budget_s: float, say: Callable[[str], None] = lambda line: None) -
     begun = time.monotonic()
     cores = sorted(os.sched_getaffinity(0))
     pinned = len(cores) > 1
-    with _on_core(cores[0] if pinned else None), NullEndpoint(cores[-1] if pinned else None) as null:
+    with on_core(cores[0] if pinned else None), NullEndpoint(cores[-1] if pinned else None) as null:
         say(f"open loop: {OPEN_LOOP_PER_S:,.0f} requests/s")
-        open_loop, clock_error_ns = _open_loop(null, min(max(budget_s / 10, 1.0), 5.0))
+        open_loop, clock_error_ns = run_open_loop(null, min(max(budget_s / 10, 1.0), 5.0))
         rungs = []
         for index, streams in enumerate(STREAMS):
             left = budget_s - (time.monotonic() - begun)
@@ -258,7 +258,7 @@ def _compare(measured: _Measured, begin_ns: int, end_ns: int) -> _Seen:
 # -- the open loop --------------------------------------------------------------------------------------------------
 
 
-def _open_loop(null: NullEndpoint, seconds: float) -> tuple[OpenLoop, int]:
+def run_open_loop(null: NullEndpoint, seconds: float) -> tuple[OpenLoop, int]:
     """A Poisson process of 1-token answers; also returns the clock error bound."""
     requests = round(seconds * OPEN_LOOP_PER_S)
     offsets = np.cumsum(np.random.default_rng(0).exponential(1e9 / OPEN_LOOP_PER_S, requests)).astype(np.int64)
@@ -335,7 +335,7 @@ def _measure(
 
 
 @contextlib.contextmanager
-def _on_core(core: int | None) -> Iterator[None]:
+def on_core(core: int | None) -> Iterator[None]:
     """Keep this process on one core meanwhile."""
     if core is None:
         yield

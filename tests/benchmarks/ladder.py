@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0)
     given = parser.parse_args()
     print(machine())
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for streams in map(int, given.streams.split(",")):
         for rate in map(int, given.rates.split(",")):
             rows.extend(measure(given, streams, rate) for _ in range(given.repeats))
