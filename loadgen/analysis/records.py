@@ -117,11 +117,12 @@ _Column = Callable[[int, int], list[Any]]  # the values of rows [low, high)
 
 
 def _columns(info: RunInfo, requests: Requests) -> dict[str, _Column]:
+    names = {stage.stage: stage.name for stage in info.stages}  # warm-up belongs to no stage
     loads = {stage.stage: {"kind": stage.load.kind, "value": stage.load.value} for stage in info.stages}
     stamped = _stamped(requests)
     made: dict[str, _Column] = {
         "request_id": lambda low, high: requests.request_id[low:high].tolist(),
-        "stage": lambda low, high: requests.stage[low:high].tolist(),
+        "stage": lambda low, high: [names.get(stage) for stage in requests.stage[low:high].tolist()],
         "load": lambda low, high: [loads.get(stage) for stage in requests.stage[low:high].tolist()],
         "scheduled_s": _numbers(requests.scheduled_ns / 1e9),
         "sent_s": _numbers(requests.sent_ns / 1e9),

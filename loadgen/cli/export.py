@@ -109,7 +109,7 @@ def _schema(pa: Any) -> Any:
         "event_tokens": pa.list_(pa.int32()),
         "flags": pa.list_(pa.string()),
     }
-    whole = {"request_id", "stage", "http_status", "turn"}
+    whole = {"request_id", "http_status", "turn"}
 
     def kind(name: str) -> Any:
         if name in special:
