@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from itertools import accumulate
 from operator import sub
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -193,7 +193,7 @@ def exchange_of(row: Row) -> Exchange:
     """The request as the rest of the program knows it; the inverse of `row_of` up to its rounding."""
     at = accumulate(row.gap_us, initial=row.sent_us or 0)
     next(at)
-    stamps = {f"{name}_ns": getattr(row, f"{name}_us") for name in STAMPS}
+    stamps: dict[str, Any] = {f"{name}_ns": getattr(row, f"{name}_us") for name in STAMPS}
     return Exchange(
         **{name: getattr(row, name) for name in _SAME},
         **{name: None if us is None else us * 1000 for name, us in stamps.items()},
