@@ -165,7 +165,11 @@ class Row(msgspec.Struct, rename=_KEYS, omit_defaults=True, gc=False):
     text: str | None = None
 
 
-def _us(ns: int | None) -> int | None:
+def _ns(us: int | None) -> Any:  # Any: mypy cannot match a mapping to fields
+    return None if us is None else us * 1000
+
+
+def _us(ns: int | None) -> Any:
     return None if ns is None else (ns + 500) // 1000
 
 
@@ -193,10 +197,9 @@ def exchange_of(row: Row) -> Exchange:
     """The request as the rest of the program knows it; the inverse of `row_of` up to its rounding."""
     at = accumulate(row.gap_us, initial=row.sent_us or 0)
     next(at)
-    stamps: dict[str, Any] = {f"{name}_ns": getattr(row, f"{name}_us") for name in STAMPS}
     return Exchange(
         **{name: getattr(row, name) for name in _SAME},
-        **{name: None if us is None else us * 1000 for name, us in stamps.items()},
+        **{f"{name}_ns": _ns(getattr(row, f"{name}_us")) for name in STAMPS},
         event_ns=tuple(us * 1000 for us in at),
         event_tokens=tuple(row.event_tokens) if row.event_tokens is not None else (1,) * len(row.gap_us),
         shared_wait_ns=row.shared_wait_us * 1000,
