@@ -16,6 +16,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from loadgen.model import Capture, Message, PlannedRequest, StageInfo
@@ -270,7 +271,7 @@ class Stage:
         if duration is None or end is None or not in_window or now < end + max(2 * duration, _MIN_DRAIN_NS):
             return False
         left = 1
-        for unit in (*self.ahead, *self.units):
+        for unit in chain(self.ahead, self.units):
             if not self._in_window(self._due(unit.turns[0])):
                 break
             left += len(unit.turns)

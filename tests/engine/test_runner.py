@@ -6,22 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 
-import async_solipsism
 import numpy as np
 import pytest
 
 from loadgen.engine.runner import Runner, Target
 from loadgen.model import Load, Message, PlannedRequest, StageInfo
-from tests.engine.virtual import MS, Endpoint, Rows, S, VirtualClock, requests
-
-
-@pytest.fixture
-def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    class Policy(asyncio.DefaultEventLoopPolicy):
-        def new_event_loop(self) -> asyncio.AbstractEventLoop:
-            return async_solipsism.EventLoop()
-
-    return Policy()
+from tests.engine.virtual import MS, Endpoint, Rows, S, VirtualClock, requests, virtual
 
 
 def build(ttft: Callable[[int], int], *, gap_ns: int = 0, tokens: int = 1) -> tuple[Runner, Endpoint, Rows]:
@@ -42,6 +32,7 @@ def every(gap_ns: int) -> Iterator[int]:
     return (i * gap_ns for i in count())
 
 
+@virtual
 async def test_closed_loop_by_number_sends_exactly_n_and_keeps_the_slots_full() -> None:
     runner, endpoint, rows = build(lambda now: 100 * MS)
     info = closed(4, requests=40)
@@ -53,6 +44,7 @@ async def test_closed_loop_by_number_sends_exactly_n_and_keeps_the_slots_full() 
     assert {row.outcome for row in rows.rows} == {"ok"}
 
 
+@virtual
 async def test_closed_loop_is_staggered_over_one_service_time() -> None:
     runner, _, rows = build(lambda now: 100 * MS)
     await runner.run(closed(4, requests=8), requests(8), stagger_ns=100 * MS)
@@ -60,6 +52,7 @@ async def test_closed_loop_is_staggered_over_one_service_time() -> None:
     assert sent == [0, 25 * MS, 50 * MS, 75 * MS, 100 * MS, 125 * MS, 150 * MS, 175 * MS]
 
 
+@virtual
 async def test_by_duration_load_goes_on_until_the_window_has_finished() -> None:
     runner, _, rows = build(lambda now: 300 * MS)
     info = closed(2, duration_ns=1 * S)
@@ -74,6 +67,7 @@ async def test_by_duration_load_goes_on_until_the_window_has_finished() -> None:
     assert info.end_ns == 1200 * MS
 
 
+@virtual
 async def test_the_opening_of_a_timed_closed_loop_lies_outside_the_window() -> None:
     runner, _, rows = build(lambda now: 100 * MS)
     info = closed(4, duration_ns=1 * S)
@@ -84,6 +78,7 @@ async def test_the_opening_of_a_timed_closed_loop_lies_outside_the_window() -> N
     assert all("after_window" in row.flags for row in early)
 
 
+@virtual
 async def test_open_loop_follows_the_schedule_whatever_the_server_does() -> None:
     runner, endpoint, rows = build(lambda now: 5 * S)
     info = open_loop(10, requests=100)
@@ -93,12 +88,14 @@ async def test_open_loop_follows_the_schedule_whatever_the_server_does() -> None
     assert all(row.scheduled_ns == row.ready_ns == row.dispatched_ns == row.sent_ns for row in rows.rows)
 
 
+@virtual
 async def test_an_hour_of_open_loop_takes_no_hour() -> None:
     runner, _, rows = build(lambda now: 20 * MS)
     await runner.run(open_loop(1, duration_ns=3600 * S), requests(None, every(1 * S)))
     assert sum("after_window" not in row.flags for row in rows.rows) == 3600
 
 
+@virtual
 async def test_ten_requests_a_second_at_one_slot_of_half_a_second_show_the_omitted_wait() -> None:
     runner, _, rows = build(lambda now: 500 * MS)
     await runner.run(open_loop(10, cap=1, requests=8), requests(8, every(100 * MS)))
@@ -111,6 +108,7 @@ async def test_ten_requests_a_second_at_one_slot_of_half_a_second_show_the_omitt
     assert all(row.dispatched_ns == row.ready_ns for row in rows.rows)
 
 
+@virtual
 async def test_a_server_that_freezes_shows_only_against_the_schedule() -> None:
     """Coordinated omission: 1 s of freeze in every 10 s, 50 req/s, four slots."""
 
@@ -128,6 +126,7 @@ async def test_a_server_that_freezes_shows_only_against_the_schedule() -> None:
     assert np.percentile(scheduled, 99) == pytest.approx(1.0, abs=0.12)
 
 
+@virtual
 async def test_a_capped_open_loop_that_cannot_follow_ends_and_says_what_it_never_sent() -> None:
     runner, _, rows = build(lambda now: 10 * S)
     info = open_loop(10, cap=1, duration_ns=10 * S)
@@ -137,6 +136,7 @@ async def test_a_capped_open_loop_that_cannot_follow_ends_and_says_what_it_never
     assert info.unsent == 100 - len(measured) > 0
 
 
+@virtual
 async def test_interruption_keeps_what_was_in_flight_as_cancelled_rows() -> None:
     runner, _, rows = build(lambda now: 400 * MS, gap_ns=100 * MS, tokens=5)
     info = closed(3, requests=100)
@@ -155,6 +155,7 @@ async def test_interruption_keeps_what_was_in_flight_as_cancelled_rows() -> None
     assert (info.stopped, info.unsent) == ("interrupted", 94)
 
 
+@virtual
 async def test_a_session_holds_one_slot_and_its_history_grows_by_the_answers() -> None:
     runner, endpoint, rows = build(lambda now: 100 * MS, tokens=2)
     turns = [
@@ -168,6 +169,7 @@ async def test_a_session_holds_one_slot_and_its_history_grows_by_the_answers() -
     assert endpoint.bodies[2].count(b'"xx"') == 2  # two answers in the third body
 
 
+@virtual
 async def test_no_request_at_all_is_a_stage_too() -> None:
     runner, _, rows = build(lambda now: 1)
     info = closed(2, requests=0)
@@ -177,6 +179,7 @@ async def test_no_request_at_all_is_a_stage_too() -> None:
 
 
 @pytest.mark.parametrize("kind", [closed(2, requests=4), open_loop(10, requests=4)])
+@virtual
 async def test_a_plan_that_raises_ends_the_stage_with_its_error(kind: StageInfo) -> None:
     runner, _, _ = build(lambda now: 1)
 

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
+from functools import wraps
+from typing import ParamSpec
+
+import async_solipsism
 
 from loadgen.model import Capture, Exchange, Failure, Message, PlannedRequest
 
 MS = 1_000_000
 S = 1_000_000_000
+P = ParamSpec("P")
+
+
+def virtual(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run an async test in virtual time: a loop that jumps to its next timer when nothing else is left to do."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        loop = async_solipsism.EventLoop()
+        try:
+            loop.run_until_complete(test(*args, **kwargs))
+        finally:
+            loop.close()
+
+    # pytest must see the arguments, but not that there is a coroutine function behind.
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    del run.__wrapped__  # type: ignore[attr-defined]
+    return run
 
 
 class VirtualClock:

@@ -1,0 +1,118 @@
+"""Server-sent events from bytes, incrementally.
+
+Knows: lines, fields, comments, the byte-order mark, what ends an event. Must not know: sockets, JSON, stamps.
+Why: bytes are cut anywhere (inside a character, inside CRLF), so splitting happens on bytes and only whole events are
+ever decoded; nothing is stripped from the data but the one space after the colon.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from loadgen.errors import WireError
+
+MAX_LINE = 16 << 20  # bytes of one line, and of one event's data
+
+
+class Event(NamedTuple):
+    """One event: its `event:` name ("" when it has none) and its data lines joined by newlines."""
+
+    name: str
+    data: bytes
+
+
+class Decoder:
+    """Feed it bytes as they come; it returns the events that these bytes completed.
+
+    `saw_field` tells whether any line was an SSE field or comment at all (a JSON or HTML document has none).
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""  # an unfinished line
+        self._skip_lf = False  # the last byte was CR: a LF that follows belongs to it
+        self._start = True
+        self._name = ""
+        self._data: list[bytes] = []
+        self._size = 0
+        self.saw_field = False
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Events completed by `data`. Raises WireError when a line or an event exceeds MAX_LINE."""
+        if self._start and data:
+            data = self._without_bom(data)
+        if self._skip_lf and data:
+            self._skip_lf = False
+            if data[:1] == b"\n":
+                data = data[1:]
+        if not data:
+            return []
+        if (
+            not self._rest
+            and not self._data
+            and not self._name
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n\n")
+            and b"\r" not in data
+            and len(data) < MAX_LINE
+        ):
+            blocks = data[6:-2].split(b"\n\ndata: ")
+            if not any(b"\n" in block for block in blocks):  # the usual case: whole events of one line each
+                self.saw_field = True
+                return [Event("", block) for block in blocks if block]
+        return self._lines(data)
+
+    def flush(self) -> list[Event]:
+        """What is left at the end of the stream, as if an empty line followed: servers omit the last one."""
+        found = self._lines(b"\n") if self._rest else []
+        return found + self._dispatch()
+
+    def _without_bom(self, data: bytes) -> bytes:
+        joined = self._rest + data
+        if len(joined) < 3 and b"\xef\xbb\xbf".startswith(joined):
+            self._rest = joined  # perhaps the beginning of a mark
+            return b""
+        self._rest, self._start = b"", False
+        return joined.removeprefix(b"\xef\xbb\xbf")
+
+    def _lines(self, data: bytes) -> list[Event]:
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        if b"\r" in data:
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > MAX_LINE:
+            raise WireError(f"a line of over {MAX_LINE >> 20} MiB")
+        found: list[Event] = []
+        for line in lines:
+            if line:
+                self._field(line)
+            else:
+                found += self._dispatch()
+        return found
+
+    def _field(self, line: bytes) -> None:
+        name, colon, value = line.partition(b":")
+        if colon and not name:
+            self.saw_field = True  # a comment
+            return
+        if value[:1] == b" ":
+            value = value[1:]
+        if name == b"data":
+            self.saw_field = True
+            self._size += len(value)
+            if self._size > MAX_LINE:
+                raise WireError(f"an event of over {MAX_LINE >> 20} MiB")
+            self._data.append(value)
+        elif name == b"event":
+            self.saw_field = True
+            self._name = value.decode("utf-8", "replace")
+        elif name in (b"id", b"retry"):
+            self.saw_field = True
+
+    def _dispatch(self) -> list[Event]:
+        event = Event(self._name, b"\n".join(self._data)) if self._data else None
+        self._name, self._data, self._size = "", [], 0
+        return [event] if event is not None and (event.data or event.name) else []
