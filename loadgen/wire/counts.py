@@ -47,8 +47,10 @@ class Counts:
             else:
                 output, source = None, None
             streamed = output or 0
-        elif events and streamed <= 0:  # text came although the count leaves none for it
-            streamed, disagree = len(events), True
+        elif events and (streamed <= 0 or (stream.answers > 1 and streamed < len(events))):
+            # Text came although the count leaves none for it, or usage counts only one of several answers.
+            output = streamed = len(events)
+            source, disagree = "events", True
         elif not events:
             streamed = 0
         return Counts(events, output, streamed, source, disagree, bool(text))

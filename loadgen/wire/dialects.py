@@ -71,6 +71,7 @@ class Reading:
     error: str | None = None
     server: dict[str, float] = field(default_factory=dict)
     choices: bool = False
+    index: int = 0  # the highest choice index in this event (n > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,9 @@ class Dialect:
         return reading
 
     def _read_choice(self, choice: Json, reading: Reading) -> None:
+        index = choice.get("index")
+        if isinstance(index, int):
+            reading.index = max(reading.index, index)
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
             reading.finish = finish

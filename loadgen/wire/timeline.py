@@ -61,6 +61,7 @@ class Stream:
     reasoning: bool = False
     tools: bool = False
     choices: int = 0  # events that had choices
+    answers: int = 1  # how many answers side by side (n > 1)
     raw: bytes = b""  # the body's beginning, for documents that are no stream
     is_sse: bool = False
     broken: str | None = None  # why framing or lines could not be read on
@@ -120,6 +121,7 @@ def _take(stream: Stream, event: Event, read: Callable[[Any], Reading], stamp: i
         stream.server.update(reading.server)
     if reading.choices:
         stream.choices += 1
+        stream.answers = max(stream.answers, reading.index + 1)
         stream.finish = reading.finish or stream.finish
     visible = False
     for part, text in reading.texts:
@@ -316,8 +318,8 @@ def _flags(
         "coalesced": shared,
         "grouped": any(n > 1 for n in tokens),
         "counts_disagree": counts.disagree,
-        "shorter": ok and counts.output is not None and counts.output < asked,
-        "longer": ok and counts.output is not None and counts.output > asked,
+        "shorter": ok and counts.source != "events" and counts.output is not None and counts.output < asked,
+        "longer": ok and counts.output is not None and counts.output > asked * stream.answers,
         "no_usage": ok and "output" not in stream.usage,
         "reasoning": stream.reasoning or bool(stream.usage.get("reasoning")),
         "tools": stream.tools,
