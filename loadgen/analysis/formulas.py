@@ -158,7 +158,14 @@ def itl(m: Measured, stat: str, tail: float) -> Estimate:
 
 
 def per_user(m: Measured, stat: str, tail: float) -> Estimate:
-    return stats.reciprocal(of_sorted(values_of(m, "tpot", tpot), stat, tail))
+    """Tokens that all came at once have a tpot of 0: a rate that nobody measured, so none."""
+    found = stats.reciprocal(of_sorted(values_of(m, "tpot", tpot), stat, tail))
+    return found if math.isfinite(found.value) else NOTHING
+
+
+def _no_time(m: Measured) -> bool:
+    """Whether there is no window to have a rate in, or never was a request."""
+    return math.isnan(m.window.seconds) or len(m.all) == 0
 
 
 def _block_seconds(m: Measured) -> Floats:
@@ -170,7 +177,7 @@ def _rate(m: Measured, amounts: Floats, n: int, name: str, tail: float) -> Estim
 
 
 def output_rate(m: Measured, stat: str, tail: float) -> Estimate:
-    if math.isnan(m.window.seconds):
+    if _no_time(m):
         return NOTHING
     n = m.events.events_in_window
     if stat == "max":
@@ -180,16 +187,17 @@ def output_rate(m: Measured, stat: str, tail: float) -> Estimate:
 
 
 def total_rate(m: Measured, stat: str, tail: float) -> Estimate:
-    """Prompt tokens count at the request's first token, when their prefill was done."""
-    started = m.all.where(~np.isnan(m.all.first_ns))
-    if math.isnan(m.window.seconds) or np.isnan(started.prompt_tokens[started.ok]).any():
+    """Prompt tokens count at the request's first token, when their prefill was done (not streamed: at its end)."""
+    known_at = np.where(np.isnan(m.all.first_ns) & m.all.ok, m.all.end_ns, m.all.first_ns)
+    if _no_time(m) or np.isnan(m.all.prompt_tokens[m.all.ok]).any():
         return NOTHING
-    prompt = m.block_counts(started.first_ns, np.nan_to_num(started.prompt_tokens))
+    seen = ~np.isnan(known_at)
+    prompt = m.block_counts(known_at[seen], np.nan_to_num(m.all.prompt_tokens[seen]))
     return _rate(m, m.events.tokens + prompt, m.events.events_in_window, "total_tokens_per_s", tail)
 
 
 def _stamped(m: Measured, stamps_ns: Floats, name: str, tail: float) -> Estimate:
-    if math.isnan(m.window.seconds):
+    if _no_time(m):
         return NOTHING
     counts = m.block_counts(stamps_ns)
     return _rate(m, counts, int(counts.sum()), name, tail)
@@ -205,7 +213,7 @@ def sent_rate(m: Measured, stat: str, tail: float) -> Estimate:
 
 def offered_rate(m: Measured, stat: str, tail: float) -> Estimate:
     """What the load plan asked for: a fact of the plan, with nothing to estimate about it."""
-    if math.isnan(m.window.seconds):
+    if _no_time(m):
         return NOTHING
     rate = m.window.offered / m.window.seconds
     return Estimate(rate, rate, rate, m.window.offered)
@@ -216,7 +224,7 @@ def requests_in(part: str) -> PerStage:
 
     def compute(m: Measured, stat: str, tail: float) -> Estimate:
         flight = m.flight
-        if flight is None:
+        if flight is None or len(m.all) == 0:
             return NOTHING
         if stat == "max":
             return Estimate(flight.peak, flight.peak, flight.peak, len(m.all))
@@ -236,7 +244,7 @@ def attainment(m: Measured, stat: str, tail: float) -> Estimate:
 
 
 def goodput(m: Measured, stat: str, tail: float) -> Estimate:
-    if m.meets is None or math.isnan(m.window.seconds):
+    if m.meets is None or _no_time(m):
         return NOTHING
     begun = m.columns.scheduled_ns if m.window.open_loop else m.columns.sent_ns
     begun = np.where(np.isnan(begun), m.columns.sent_ns, begun)

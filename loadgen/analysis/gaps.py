@@ -210,11 +210,14 @@ def scan(
 
     `good` marks, over all rows of the frame, the requests whose gaps are measured (in the window, successful,
     streamed), `span_ns` the time from their first send to their last event; the events of all rows of the stage count
-    for rates.
+    for rates. An answer without events (not streamed) counts for rates with its tokens at its end.
     """
     in_stage = np.zeros(len(requests), dtype=np.bool_)
     in_stage[window.stage_rows] = True
     state = _Scan(window, (span_ns[0] / 1e3, span_ns[1] / 1e3))
+    whole = in_stage & requests.is_ok & (np.diff(requests.event_offset) == 0) & (requests.output_tokens > 0)
+    if not math.isnan(window.seconds):
+        state.rates(requests.end_ns[whole] / 1e3, requests.output_tokens[whole])
     for part in _chunks(requests, in_stage, chunk_events):
         if not math.isnan(window.seconds):
             state.rates(part.stamps_us, part.tokens)

@@ -20,7 +20,7 @@ from loadgen.analysis.definitions import METRICS, Metric, estimate
 from loadgen.analysis.formulas import quantile_of
 from loadgen.analysis.measured import Measured
 from loadgen.analysis.slo import OF_LIMITS, SCHEDULED, Limit, Slo
-from loadgen.analysis.stats import GATE_TAIL, NOTHING, Estimate
+from loadgen.analysis.stats import GATE_TAIL, NOTHING, Estimate, Floats
 from loadgen.analysis.windows import Mask
 from loadgen.errors import UsageError
 
@@ -79,9 +79,7 @@ def apply_limits(slos: Sequence[Slo], stages: Sequence[Measured]) -> None:
 def _met(slo: Slo, m: Measured) -> Mask:
     met = m.columns.ok.copy()
     for limit in slo.limits:
-        what = _meant(limit.metric, m)
-        assert what.per_request is not None
-        values = what.per_request(m.columns)
+        what, values = _meant(limit.metric, m), _values(limit.metric, m)
         compare = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[limit.op]
         met &= compare(values, limit.value) | (np.isnan(values) & (what.name not in _OWED))
     return met
@@ -90,6 +88,17 @@ def _met(slo: Slo, m: Measured) -> Mask:
 def _meant(what: Metric, m: Measured) -> Metric:
     """In open loop a bare ttft or e2e means the one from the scheduled time."""
     return METRICS[SCHEDULED.get(what.name, what.name)] if m.window.open_loop else what
+
+
+def _values(what: Metric, m: Measured) -> Floats:
+    """The metric that is meant, of every measured request. In open loop a later turn of a session, which has no
+    scheduled time of its own, is judged from its send."""
+    meant = _meant(what, m)
+    assert what.per_request is not None
+    assert meant.per_request is not None
+    if meant is what:
+        return what.per_request(m.columns)
+    return np.where(np.isnan(m.columns.scheduled_ns), what.per_request(m.columns), meant.per_request(m.columns))
 
 
 def evaluate(
@@ -201,8 +210,8 @@ def _gate_estimate(limit: Limit, what: Metric, m: Measured, errors_limited: bool
         return found, f"{lost} requests gave no value: limit error_rate too, or a percentile, which counts them"
     if what.of == "gap":
         return _gap_estimate(limit, what, m)
-    assert what.per_request is not None
-    values = formulas.values_of(m, what.name, what.per_request)
+    values = _values(limit.metric, m)[m.columns.ok]
+    values = np.sort(values[~np.isnan(values)])
     if ranks:
         worst = np.full(lost, math.inf if limit.upper else -math.inf)
         values = np.concatenate((values, worst) if limit.upper else (worst, values))

@@ -28,7 +28,7 @@ _ANNOTATION = {"pass": "notice", "fail": "error", "undecidable": "warning"}
     "--slo",
     multiple=True,
     metavar="EXPR",
-    help="Objective, e.g. 'p99(ttft) < 1s, error_rate < 0.1%'. Repeatable. Without it: those that the run was made with.",
+    help="Objective, e.g. 'p99(ttft) < 1s, error_rate < 0.1%'. Repeatable. Without it: those of the run itself.",
 )
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JUnit XML.")
 @click.option("--format", "form", type=click.Choice(["text", "md", "github"]), default="text", show_default=True)

@@ -16,7 +16,7 @@ def ns(seconds: float | None) -> int | None:
 def ok(
     request_id: int = 0,
     *,
-    sent: float = 0.0,
+    sent: float | None = 0.0,
     events: Sequence[float] = (0.5, 0.6),
     tokens: Sequence[int] | None = None,
     scheduled: float | None = None,
@@ -27,7 +27,8 @@ def ok(
 ) -> Exchange:
     """A request that succeeded. `events` are seconds from `sent`; every other time is from the run's start."""
     tokens = tuple(tokens) if tokens is not None else (1,) * len(events)
-    last = sent + events[-1] if events else sent
+    start = sent or 0.0
+    last = start + events[-1] if events else start
     fields: dict[str, Any] = {
         "stage": 0,
         "workload": "chat",
@@ -47,9 +48,9 @@ def ok(
         dispatched_ns=ns(dispatched if dispatched is not None else sent),
         sent_ns=ns(sent),
         end_ns=ns(end if end is not None else last),
-        event_ns=tuple(round((sent + at) * 1e9) for at in events),
+        event_ns=tuple(round((start + at) * 1e9) for at in events),
         event_tokens=tokens,
-        first_answer_ns=ns(sent + events[0]) if events else None,
+        first_answer_ns=ns(start + events[0]) if events else None,
         **fields,
     )
 
@@ -57,9 +58,9 @@ def ok(
 def failed(request_id: int = 0, *, kind: Any = "http", **more: Any) -> Exchange:
     """A request that failed; 0.1 s after it was sent unless `end` says otherwise."""
     more.setdefault("events", ())
-    more.setdefault("end", more.get("sent", 0.0) + 0.1)
-    more = {"output_tokens": None, "finish_reason": None, "output_tokens_requested": 10} | more
-    return ok(request_id, outcome="failed", failure=Failure(kind, "503 busy"), **more)
+    more.setdefault("end", (more.get("sent") or 0.0) + 0.1)
+    more = {"outcome": "failed", "output_tokens": None, "finish_reason": None, "output_tokens_requested": 10} | more
+    return ok(request_id, failure=Failure(kind, "503 busy"), **more)
 
 
 def frame(exchanges: Iterable[Exchange]) -> Requests:
