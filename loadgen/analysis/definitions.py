@@ -46,10 +46,14 @@ class Metric:
 
 def estimate(m: Measured, metric: Metric, stat: str, tail: float = TABLE_TAIL) -> Estimate:
     """One statistic of one metric over a stage's measured window; bounds that each miss with probability `tail`."""
-    if metric.per_stage is not None:
-        return metric.per_stage(m, stat, tail)
-    assert metric.per_request is not None
-    return f.of_sorted(f.values_of(m, metric.name, metric.per_request), stat, tail)
+    key = (metric.name, stat, tail)
+    if key not in m.estimates:
+        if metric.per_stage is not None:
+            m.estimates[key] = metric.per_stage(m, stat, tail)
+        else:
+            assert metric.per_request is not None
+            m.estimates[key] = f.of_sorted(f.values_of(m, metric.name, metric.per_request), stat, tail)
+    return m.estimates[key]
 
 
 _TOKENS_CAVEAT = (

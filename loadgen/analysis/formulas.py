@@ -14,7 +14,7 @@ import numpy as np
 from loadgen.analysis import stats
 from loadgen.analysis.gaps import Blocks, Tally
 from loadgen.analysis.measured import Columns, Measured
-from loadgen.analysis.stats import MAX_BLOCKS, NOTHING, Estimate, Floats
+from loadgen.analysis.stats import MAX_BLOCKS, NOTHING, Estimate, Floats, Resampler
 
 PerRequest = Callable[[Columns], Floats]
 PerStage = Callable[[Measured, str, float], Estimate]  # (stage, statistic, probability beyond each bound)
@@ -129,9 +129,7 @@ def of_sorted(ordered: Floats, stat: str, tail: float) -> Estimate:
     return Estimate(float(value), float(value), float(value), len(ordered))
 
 
-def of_tally(
-    tally: Tally, blocks: Blocks, stat: str, tail: float, rng: np.random.Generator, worst: int = 0
-) -> Estimate:
+def of_tally(tally: Tally, blocks: Blocks, stat: str, tail: float, resampler: Resampler, worst: int = 0) -> Estimate:
     """A statistic of values in time; `worst` more values of +infinity are ranked behind them."""
     n = tally.n + worst
     if n == 0:
@@ -139,22 +137,22 @@ def of_tally(
     if (q := quantile_of(stat)) is not None:
         value = tally.quantile(q, worst)
         inner = q * n / max(tally.n, 1)  # the same rank among the finite values
-        low, high = blocks.bounds(min(inner, 1.0), rng, tail) if inner < 1.0 else (math.inf, math.inf)
+        low, high = blocks.bounds(min(inner, 1.0), resampler, tail) if inner < 1.0 else (math.inf, math.inf)
         return Estimate(value, min(low, value), max(high, value), n, n >= stats.needed(q) and math.isfinite(low))
     if stat == "mean":
-        return blocks.mean(rng, tail)
+        return blocks.mean(resampler, tail)
     value = {"min": tally.values[0], "max": tally.values[-1]}[stat] if tally.n else math.inf
     return Estimate(float(value), float(value), float(value), n)
 
 
 def chunk_gap(m: Measured, stat: str, tail: float) -> Estimate:
-    return of_tally(m.events.gap, m.events.gap_blocks, stat, tail, m.rng("chunk_gap"))
+    return of_tally(m.events.gap, m.events.gap_blocks, stat, tail, m.resampler)
 
 
 def itl(m: Measured, stat: str, tail: float) -> Estimate:
     if stat not in ("mean", "p50") and not m.events.several <= MANY_SHARE:
         return NOTHING
-    return of_tally(m.events.itl, m.events.itl_blocks, stat, tail, m.rng("itl"))
+    return of_tally(m.events.itl, m.events.itl_blocks, stat, tail, m.resampler)
 
 
 def per_user(m: Measured, stat: str, tail: float) -> Estimate:
@@ -172,8 +170,8 @@ def _block_seconds(m: Measured) -> Floats:
     return np.full(MAX_BLOCKS, m.window.seconds / MAX_BLOCKS)
 
 
-def _rate(m: Measured, amounts: Floats, n: int, name: str, tail: float) -> Estimate:
-    return stats.ratio_of_sums(amounts, _block_seconds(m), m.rng(name), n=n, tail=tail)
+def _rate(m: Measured, amounts: Floats, n: int, tail: float) -> Estimate:
+    return stats.ratio_of_sums(amounts, _block_seconds(m), m.resampler, n=n, tail=tail)
 
 
 def output_rate(m: Measured, stat: str, tail: float) -> Estimate:
@@ -183,7 +181,7 @@ def output_rate(m: Measured, stat: str, tail: float) -> Estimate:
     if stat == "max":
         peak = m.events.peak_tokens_per_s
         return Estimate(peak, peak, peak, n)
-    return _rate(m, m.events.tokens, n, "output_tokens_per_s", tail)
+    return _rate(m, m.events.tokens, n, tail)
 
 
 def total_rate(m: Measured, stat: str, tail: float) -> Estimate:
@@ -193,22 +191,22 @@ def total_rate(m: Measured, stat: str, tail: float) -> Estimate:
         return NOTHING
     seen = ~np.isnan(known_at)
     prompt = m.block_counts(known_at[seen], np.nan_to_num(m.all.prompt_tokens[seen]))
-    return _rate(m, m.events.tokens + prompt, m.events.events_in_window, "total_tokens_per_s", tail)
+    return _rate(m, m.events.tokens + prompt, m.events.events_in_window, tail)
 
 
-def _stamped(m: Measured, stamps_ns: Floats, name: str, tail: float) -> Estimate:
+def _stamped(m: Measured, stamps_ns: Floats, tail: float) -> Estimate:
     if _no_time(m):
         return NOTHING
     counts = m.block_counts(stamps_ns)
-    return _rate(m, counts, int(counts.sum()), name, tail)
+    return _rate(m, counts, int(counts.sum()), tail)
 
 
 def completed_rate(m: Measured, stat: str, tail: float) -> Estimate:
-    return _stamped(m, _end_ns(m.all)[m.all.ok], "requests_per_s", tail)
+    return _stamped(m, _end_ns(m.all)[m.all.ok], tail)
 
 
 def sent_rate(m: Measured, stat: str, tail: float) -> Estimate:
-    return _stamped(m, m.all.sent_ns[~np.isnan(m.all.sent_ns)], "requests_per_s_sent", tail)
+    return _stamped(m, m.all.sent_ns[~np.isnan(m.all.sent_ns)], tail)
 
 
 def offered_rate(m: Measured, stat: str, tail: float) -> Estimate:
@@ -228,7 +226,7 @@ def requests_in(part: str) -> PerStage:
             return NOTHING
         if stat == "max":
             return Estimate(flight.peak, flight.peak, flight.peak, len(m.all))
-        return _rate(m, getattr(flight, part), len(m.all), part, tail)
+        return _rate(m, getattr(flight, part), len(m.all), tail)
 
     return compute
 
@@ -248,7 +246,7 @@ def goodput(m: Measured, stat: str, tail: float) -> Estimate:
         return NOTHING
     begun = m.columns.scheduled_ns if m.window.open_loop else m.columns.sent_ns
     begun = np.where(np.isnan(begun), m.columns.sent_ns, begun)
-    return _rate(m, m.block_counts(begun[m.meets]), int(m.meets.sum()), "goodput", tail)
+    return _rate(m, m.block_counts(begun[m.meets]), int(m.meets.sum()), tail)
 
 
 def column(name: str) -> PerRequest:

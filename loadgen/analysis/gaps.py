@@ -8,7 +8,7 @@ are stored in; what remains is small (counts by value, sums by block), and every
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from loadgen.analysis import stats
 from loadgen.analysis.frame import Requests
-from loadgen.analysis.stats import MAX_BLOCKS, Estimate, Floats, Ints
+from loadgen.analysis.stats import MAX_BLOCKS, Estimate, Floats, Ints, Resampler
 from loadgen.analysis.windows import Mask, Window
 
 Numbers = npt.NDArray[np.integer[Any]] | Floats
@@ -27,6 +27,7 @@ _EXACT_US = 1 << 21  # gaps below this are counted one by one in an array, the f
 _FINE_BITS = 9  # 512 histogram bins for each factor of two; only bounds come from them, points are exact
 _BIN_OF_ONE = 1023 << _FINE_BITS
 _TOKEN_BITS = 20
+_USUAL = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ class Blocks:
 
     histogram: Floats = field(default_factory=lambda: np.zeros((MAX_BLOCKS, 0)))
     sums: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))
+    draws: dict[float, Floats] = field(default_factory=dict)  # of each quantile that was asked for
 
     @property
     def counts(self) -> Floats:
@@ -86,20 +88,31 @@ class Blocks:
         weighted = micros if weights is None else micros * weights
         self.sums += np.bincount(block, weights=weighted, minlength=MAX_BLOCKS) / 1e6
 
-    def mean(self, rng: np.random.Generator, tail: float) -> Estimate:
+    def mean(self, resampler: Resampler, tail: float) -> Estimate:
         """Mean in seconds, with block-bootstrap bounds."""
-        return stats.ratio_of_sums(self.sums, self.counts, rng, n=round(float(self.counts.sum())), tail=tail)
+        return stats.ratio_of_sums(self.sums, self.counts, resampler, n=round(float(self.counts.sum())), tail=tail)
 
-    def bounds(self, q: float, rng: np.random.Generator, tail: float) -> tuple[float, float]:
+    def bounds(self, q: float, resampler: Resampler, tail: float) -> tuple[float, float]:
         """Block-bootstrap bounds of quantile `q`, in seconds; infinite where there are too few blocks."""
+        if q not in self.draws:
+            self.draws |= self._drawn({q, *_USUAL} - self.draws.keys(), resampler)
+        draws = self.draws[q]
+        if len(draws) == 0:
+            return -math.inf, math.inf
+        size = stats.block_size(self.sums, self.counts)
+        wider = stats.widening(stats.join(self.sums, size), stats.join(self.counts, size), tail)
+        middle, low, high = (stats.quantile(draws, at) for at in (0.5, tail, 1.0 - tail))
+        return max(middle - (middle - low) * wider, 0.0), middle + (high - middle) * wider
+
+    def _drawn(self, qs: Collection[float], resampler: Resampler) -> dict[float, Floats]:
+        """The quantiles of each resample, several at once: the resampled histograms are the costly part."""
         size = stats.block_size(self.sums, self.counts)
         used = np.flatnonzero(self.histogram.any(axis=0))
         joined = stats.join(self.histogram[:, used], size)
         if np.count_nonzero(joined.any(axis=1)) < stats.MIN_BLOCKS:
-            return -math.inf, math.inf
-        cumulative = np.cumsum(stats.block_weights(len(joined), rng) @ joined, axis=1)
-        draws = stats.bin_quantiles(cumulative, _edge(used), _edge(used + 1), q) / 1e6
-        return stats.quantile(draws, tail), stats.quantile(draws, 1.0 - tail)
+            return {q: np.zeros(0) for q in qs}
+        cumulative = np.cumsum(resampler.weights(len(joined)) @ joined, axis=1)
+        return {q: stats.bin_quantiles(cumulative, _edge(used), _edge(used + 1), q) / 1e6 for q in qs}
 
 
 @dataclass(slots=True)

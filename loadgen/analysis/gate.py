@@ -232,7 +232,7 @@ def _gap_estimate(limit: Limit, what: Metric, m: Measured) -> tuple[Estimate, st
     tally, blocks = (
         (m.events.gap, m.events.gap_blocks) if what.name == "chunk_gap" else (m.events.itl, m.events.itl_blocks)
     )
-    return formulas.of_tally(tally, blocks, limit.stat or "", GATE_TAIL, m.rng(what.name), owed), ""
+    return formulas.of_tally(tally, blocks, limit.stat or "", GATE_TAIL, m.resampler, owed), ""
 
 
 def _finite(value: float) -> float | None:

@@ -6,7 +6,6 @@ Why: every metric, gate, finding and convention of a stage reads the same column
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,7 +14,7 @@ import numpy as np
 from loadgen.analysis import gaps, windows
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.gaps import Events
-from loadgen.analysis.stats import MAX_BLOCKS, Floats, Ints
+from loadgen.analysis.stats import MAX_BLOCKS, Estimate, Floats, Ints, Resampler
 from loadgen.analysis.windows import Flight, Mask, Window
 from loadgen.model import StageInfo
 
@@ -145,6 +144,7 @@ class Measured:
     seed: int
     meets: Mask | None = None
     cache: dict[str, Floats] = field(default_factory=dict)  # sorted values of request metrics, by name
+    estimates: dict[tuple[str, str, float], Estimate] = field(default_factory=dict)  # see definitions.estimate
 
     @property
     def info(self) -> StageInfo:
@@ -185,9 +185,10 @@ class Measured:
         chosen = None if weights is None else weights[inside]
         return np.bincount(index, weights=chosen, minlength=MAX_BLOCKS).astype(np.float64)
 
-    def rng(self, name: str) -> np.random.Generator:
-        """A generator for one bootstrap: the same figures whatever is computed before it."""
-        return np.random.default_rng([self.seed & 0xFFFFFFFF, self.info.stage, zlib.crc32(name.encode())])
+    @cached_property
+    def resampler(self) -> Resampler:
+        """The stage's bootstrap resamples: the same figures whatever is computed before them."""
+        return Resampler((self.seed & 0xFFFFFFFF, self.info.stage))
 
 
 def measure(info: StageInfo, requests: Requests, facts: RowFacts, seed: int) -> Measured:

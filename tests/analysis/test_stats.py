@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis import stats
+from loadgen.analysis.stats import Resampler
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
 
@@ -118,31 +119,32 @@ def test_reciprocal_of_zero_and_of_an_open_bound() -> None:
     assert (found.value, found.low, found.high) == (math.inf, 0.0, math.inf)
 
 
-def test_block_bootstrap_covers_a_correlated_rate() -> None:
-    """An autoregressive rate: the bounds must not be those of independent seconds."""
+@pytest.mark.parametrize(("phi", "least"), [(0.0, 186), (0.6, 172)])
+def test_block_bootstrap_covers_a_correlated_rate(phi: float, least: int) -> None:
+    """Autoregressive amounts: of 200 runs at least 93 and 86 %; draws of independent blocks would cover 65 % at 0.6."""
     rng = np.random.default_rng(5)
     hits = 0
-    for _ in range(200):
-        noise, level, series = rng.normal(size=stats.MAX_BLOCKS + 50), 0.0, []
-        for step in noise:
-            level = 0.6 * level + step
+    for run in range(200):
+        level, series = 0.0, []
+        for step in rng.normal(size=stats.MAX_BLOCKS + 50):
+            level = phi * level + step
             series.append(10.0 + level)
         amounts = np.array(series[50:])
-        found = stats.ratio_of_sums(amounts, np.ones(len(amounts)), rng, n=1000)
+        found = stats.ratio_of_sums(amounts, np.ones(len(amounts)), Resampler((run,)), n=1000)
         hits += found.low <= 10.0 <= found.high
-    assert hits >= 170  # 85 % with 64 strongly correlated blocks; independent resampling reaches about 65 %
+    assert hits >= least
 
 
 def test_rate_of_equal_blocks_is_exact() -> None:
-    found = stats.ratio_of_sums(np.full(64, 5.0), np.full(64, 2.0), np.random.default_rng(0), n=320)
+    found = stats.ratio_of_sums(np.full(64, 5.0), np.full(64, 2.0), Resampler((0,)), n=320)
     assert (found.value, found.low, found.high) == (2.5, 2.5, 2.5)
 
 
 def test_a_rate_is_never_negative_and_needs_blocks() -> None:
     one = np.zeros(64)
     one[3] = 1.0
-    assert stats.ratio_of_sums(one, np.ones(64), np.random.default_rng(0), n=1).low >= 0.0
-    few = stats.ratio_of_sums(np.ones(3), np.ones(3), np.random.default_rng(0), n=3)
+    assert stats.ratio_of_sums(one, np.ones(64), Resampler((0,)), n=1).low >= 0.0
+    few = stats.ratio_of_sums(np.ones(3), np.ones(3), Resampler((0,)), n=3)
     assert not few.supported
     assert few.high == math.inf
 
