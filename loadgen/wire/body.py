@@ -48,6 +48,15 @@ class Dechunker:
 
     def feed(self, data: bytes) -> bytes:
         """The payload in `data`. Raises WireError for a bad chunk size."""
+        if self._state == "size" and not self._line:  # the usual case: one whole chunk to a receive
+            start = data.find(b"\r\n") + 2
+            if 2 < start < 10 and data[: start - 2].isalnum() and data.endswith(b"\r\n"):
+                try:
+                    whole = len(data) == start + int(data[: start - 2], 16) + 2 > start + 2
+                except ValueError:
+                    whole = False
+                if whole:
+                    return data[start:-2]
         out: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.ended:

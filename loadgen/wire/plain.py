@@ -4,7 +4,7 @@ Knows: that shape. Must not know: any other; whatever differs is left to `dialec
 Why: decoding runs on the core that also receives. Checked while it is parsed, a plain event costs a fifth of the time
 that the general reader needs, and an answer of a few hundred tokens no longer stops the client for milliseconds.
 
-The types are strict: unknown fields, a second choice, a finish_reason, usage, logprobs or any text elsewhere do not fit.
+The types are strict: unknown fields, a second choice, a finish_reason, usage, logprobs, text elsewhere do not fit.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from loadgen.errors import WireError
 
 MAX_LINE = 16 << 20  # bytes of one line, and of one event's data
 
+_DATA_FIELDS = (b"data", b"error")  # llama.cpp has sent `error: {...}` as a field of its own
+
 
 class Event(NamedTuple):
     """One event: its `event:` name ("" when it has none) and its data lines joined by newlines."""
@@ -55,9 +57,11 @@ class Decoder:
             and b"\r" not in data
             and len(data) < MAX_LINE
         ):
+            self.saw_field = True
+            if data.count(b"\n") == 2:  # the usual case: one event of one line
+                return [Event("", data[6:-2])] if len(data) > 8 else []
             blocks = data[6:-2].split(b"\n\ndata: ")
-            if not any(b"\n" in block for block in blocks):  # the usual case: whole events of one line each
-                self.saw_field = True
+            if not any(b"\n" in block for block in blocks):
                 return [Event("", block) for block in blocks if block]
         return self._lines(data)
 
@@ -100,8 +104,10 @@ class Decoder:
             return
         if value[:1] == b" ":
             value = value[1:]
-        if name == b"data":
+        if name in _DATA_FIELDS:
             self.saw_field = True
+            if name == b"error":
+                self._name = "error"
             self._size += len(value)
             if self._size > MAX_LINE:
                 raise WireError(f"an event of over {MAX_LINE >> 20} MiB")

@@ -23,6 +23,7 @@ from loadgen.model import Capture, EndSeen, Exchange, Failure
 from loadgen.wire.body import payload
 from loadgen.wire.counts import Counts, share
 from loadgen.wire.dialects import DIALECTS, Reading, error_of
+from loadgen.wire.plain import plain_reader
 from loadgen.wire.sse import Decoder, Event
 
 _decode = msgspec.json.Decoder().decode
@@ -71,20 +72,27 @@ def read_stream(capture: Capture) -> Stream:
     """Read as much of a capture's body as there is. Never raises."""
     stream = Stream()
     decoder = Decoder()
-    dialect = DIALECTS[capture.dialect]
+    read, plain = DIALECTS[capture.dialect].read, plain_reader(capture.dialect)
     encoding = next((value for name, value in capture.headers if name == "content-encoding"), "")
     kept: list[bytes] = []
     kept_size = 0
     index, stamp, blind = 0, 0, 0
+    events, visible = stream.events, stream.visible
     try:
         for index, (stamp, data, blind) in enumerate(payload(capture.body, capture.framing, encoding)):
             for event in decoder.feed(data):
-                _take(stream, event, dialect.read, stamp, blind, index)
+                text = plain(event.data)
+                if text is None or event.name:
+                    _take(stream, event, read, stamp, blind, index)
+                else:  # nearly every event of nearly every stream
+                    stream.choices += 1
+                    visible.append(text)
+                    events.append(TokenEvent(stamp, blind, index, True, False, None, None))
             if not decoder.saw_field and kept_size < 4 << 20:
                 kept.append(data)
                 kept_size += len(data)
         for event in decoder.flush():
-            _take(stream, event, dialect.read, stamp, blind, index)
+            _take(stream, event, read, stamp, blind, index)
     except WireError as bad:
         stream.broken = bad.what
     stream.is_sse = decoder.saw_field

@@ -201,16 +201,7 @@ CASES = STATUS | INSIDE | NOTHING | CUT | SILENT
 
 
 # What the client does not yet do as it should; strict, so that this list cannot outlive the fault.
-KNOWN = {"an error field (llama.cpp)": "an `error:` field is not read as an error: the stream counts as truncated"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=KNOWN[name])] if name in KNOWN else [])
-        for name in CASES
-    ],
-)
+@pytest.mark.parametrize("name", CASES)
 def test_a_failure_is_named_and_keeps_what_came(name: str) -> None:
     case = CASES[name]
     (exchange,), _ = measure(play(case.script), limits=case.limits, dialect=case.dialect)
