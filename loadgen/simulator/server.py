@@ -1,6 +1,6 @@
-"""The HTTP side: routes, refusals, and the life of one request.
+"""The endpoint: routes, refusals, and the life of one request.
 
-Knows: aiohttp.web, and which room answers what. Must not know: step times, event bytes, how faults strike in a stream.
+Knows: which part answers what. Must not know: step times, event bytes, how faults strike in a stream, sockets.
 
 Theory of operation. aiohttp parses requests and writes response heads; the body of a stream is written by the step loop
 straight to the transport as ready-made HTTP chunks, because a coroutine per token and stream would cost more than the
@@ -10,11 +10,9 @@ token. The handler only waits for the end. A client that goes away cancels its h
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import struct
 import time
-from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 from zlib import crc32
@@ -27,6 +25,7 @@ from loadgen.errors import EndpointError
 from loadgen.roofline.serving import Engine, ServingRequest
 from loadgen.simulator.config import SimulatorConfig
 from loadgen.simulator.faults import REFUSALS, Fault
+from loadgen.simulator.listener import Handler, Listener, Received
 from loadgen.simulator.metrics import Counters, Gauges, render
 from loadgen.simulator.protocol import (
     DONE,
@@ -47,16 +46,13 @@ from loadgen.simulator.stepper import Stepper
 from loadgen.simulator.stream import BROKEN, Answer, EscapedBook, Stream
 from loadgen.simulator.tokens import Prefixes, token_ids, write_book
 
-_MAX_BODY_BYTES = 64 << 20
 _BUSY = "The engine is busy and cannot accept new requests. Please try again later."
 _REFUSALS: dict[str, Refused] = {
     "429": Refused(429, "Rate limit reached. Please try again later.", "Too Many Requests", None, 1),
     "500": Refused(500, "Internal server error.", "InternalServerError"),
     "503": Refused(503, _BUSY, "Service Unavailable", None, 1),
 }
-_STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 _ID_CHARACTERS = 64
-_KEEP_CONNECTION_S = 3600.0
 assert set(REFUSALS) == set(_REFUSALS)
 
 
@@ -78,33 +74,21 @@ class Simulator:
 
     async def __aenter__(self) -> Simulator:
         self._stepper = Stepper(self.engine, self.counters, self.config.time_scale)
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_errors_as_json])
-        app.add_routes(
-            [
-                web.post("/v1/chat/completions", self._chat),
-                web.post("/v1/completions", self._completions),
-                web.get("/v1/models", self._models),
-                web.post("/tokenize", self._tokenize),
-                web.get("/health", _health),
-                web.get("/version", _version),
-                web.get("/metrics", self._metrics),
-            ]
-        )
-        self._runner = web.AppRunner(
-            app,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=_KEEP_CONNECTION_S,
-            shutdown_timeout=0.1,
-        )
-        await self._runner.setup()
+        routes: dict[tuple[str, str], Handler] = {
+            ("POST", "/v1/chat/completions"): partial(self._generate, "chat"),
+            ("POST", "/v1/completions"): partial(self._generate, "completions"),
+            ("GET", "/v1/models"): self._models,
+            ("POST", "/tokenize"): self._tokenize,
+            ("GET", "/health"): _health,
+            ("GET", "/version"): _version,
+            ("GET", "/metrics"): self._metrics,
+        }
+        self._listener = Listener(routes, self._port)
         try:
-            await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=4096).start()
-        except OSError as taken:
-            await self.__aexit__(None, None, None)
-            reason = os.strerror(taken.errno or 0)
-            raise EndpointError(f"cannot listen: {reason}", where=f"127.0.0.1:{self._port}") from taken
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+            self.url = await self._listener.start()
+        except EndpointError:
+            self._stepper.close()
+            raise
         if self.config.keep_alive_s is not None:
             self._tasks.append(asyncio.create_task(self._keep_alive(self.config.keep_alive_s)))
         return self
@@ -114,7 +98,7 @@ class Simulator:
     ) -> None:
         for task in self._tasks:
             task.cancel()
-        await self._runner.cleanup()
+        await self._listener.stop()
         self._stepper.close()
 
     async def _keep_alive(self, interval_s: float) -> None:
@@ -125,16 +109,8 @@ class Simulator:
 
     # -- one request --------------------------------------------------------------------------------------------
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, "chat")
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._generate(request, "completions")
-
-    async def _generate(self, request: web.Request, dialect: Dialect) -> web.StreamResponse:
-        body = await request.read()
-        arrival_s = time.monotonic()  # parsing and tokenising are this host's work, not the simulated engine's
-        ask = read_ask(dialect, body, model=self.config.model, max_model_len=self.config.max_model_len)
+    async def _generate(self, dialect: Dialect, got: Received) -> web.StreamResponse:
+        ask = read_ask(dialect, got.body, model=self.config.model, max_model_len=self.config.max_model_len)
         fault = self.config.faults.draw(self._faults_rng)
         if fault is not None:
             self.counters.faults[fault.kind] = self.counters.faults.get(fault.kind, 0) + 1
@@ -142,41 +118,35 @@ class Simulator:
                 raise _REFUSALS[fault.kind]
             if fault.kind == "slow_headers":
                 await asyncio.sleep(fault.span_s)
-                arrival_s = time.monotonic()
+                got = replace(got, arrival_s=time.monotonic())
         if self.config.max_queue is not None and self._place_in_queue() > self.config.max_queue:
-            return await self._overloaded(request, ask)
+            return await self._overloaded(got, ask)
         self._numbers += 1
         answer = self._answer(ask, fault)
         if not self.engine.fits(ServingRequest(self._numbers, ask.prompt_tokens, answer.tokens)):
             raise bad_request("The request needs more KV cache than the engine has.")
-        answer_id = self._answer_id(request, dialect)
-        if not ask.stream:
-            return await self._whole(request, ask, answer, answer_id, arrival_s)
-        return await self._stream(request, ask, answer, answer_id, arrival_s)
+        return await (self._stream if ask.stream else self._whole)(got, ask, answer)
 
-    async def _stream(
-        self, request: web.Request, ask: Ask, answer: Answer, answer_id: str, arrival_s: float
-    ) -> web.StreamResponse:
-        events = Events(ask.dialect, answer_id, int(time.time()), self.config.model)
-        response = await _open_stream(request)  # first: from `submit` on the step loop may write
-        transport = _transport(request)
-        stream = self._make(ask, answer, events=events, interval=self.config.stream_interval, send=transport.write)
-        self._stepper.submit(stream, arrival_s)
+    async def _stream(self, got: Received, ask: Ask, answer: Answer) -> web.StreamResponse:
+        events = Events(ask.dialect, self._answer_id(got, ask.dialect), int(time.time()), self.config.model)
+        response = await got.open_stream()  # first: from `submit` on the step loop may write
+        interval, send = self.config.stream_interval, got.transport.write
+        stream = self._make(ask, answer, events=events, interval=interval, send=send)
+        self._stepper.submit(stream, got.arrival_s)
         try:
             ending = await stream.done
         finally:
             self._stepper.cancel(stream)
         if ending in ("truncate", "reset"):
-            _cut(transport, ending == "reset")
+            got.cut(reset=ending == "reset")
         else:
             await response.write_eof()
         return response
 
-    async def _whole(
-        self, request: web.Request, ask: Ask, answer: Answer, answer_id: str, arrival_s: float
-    ) -> web.StreamResponse:
+    async def _whole(self, got: Received, ask: Ask, answer: Answer) -> web.StreamResponse:
+        answer_id = self._answer_id(got, ask.dialect)
         stream = self._make(ask, answer)
-        self._stepper.submit(stream, arrival_s)
+        self._stepper.submit(stream, got.arrival_s)
         try:
             await stream.done
         finally:
@@ -184,20 +154,24 @@ class Simulator:
         text = self._text.book.text(answer.start, answer.tokens)
         reason, use = answer.finish_reason.decode(), stream.usage(answer.tokens)
         body = whole_answer(ask.dialect, answer_id, int(time.time()), self.config.model, text, reason, use)
-        fault = answer.fault.kind if answer.fault is not None else ""
-        if answer.fault is not None and fault == "stall":
-            await asyncio.sleep(answer.fault.span_s)
-        if fault == "error200":
-            body = BROKEN.document()
-        if fault == "malformed":
-            body = body[: len(body) // 2]
-        if fault not in ("truncate", "reset"):
+        if answer.fault is None:
             return web.Response(body=body, content_type="application/json")
-        response = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": str(len(body))})
-        await response.prepare(request)
-        await response.write(body[: len(body) // 2])
-        _cut(_transport(request), fault == "reset")
-        return response
+        return await self._whole_with_fault(got, body, answer.fault)
+
+    async def _whole_with_fault(self, got: Received, body: bytes, fault: Fault) -> web.StreamResponse:
+        """A document can be late, wrong or incomplete; what concerns streams only leaves it as it is."""
+        half = body[: len(body) // 2]
+        if fault.kind in ("truncate", "reset"):
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(got.http)
+            await response.write(half)
+            got.cut(reset=fault.kind == "reset")
+            return response
+        if fault.kind == "stall":
+            await asyncio.sleep(fault.span_s)
+        body = {"error200": BROKEN.document(), "malformed": half}.get(fault.kind, body)
+        return web.Response(body=body, content_type="application/json")
 
     def _make(self, ask: Ask, answer: Answer, **wire: Any) -> Stream:
         stream = Stream(self._numbers, ask, answer, self._text, **wire)
@@ -211,12 +185,12 @@ class Simulator:
         behind = self._stepper.left_waiting + 1 if self._stepper.left_waiting else 0  # for memory, free places or not
         return max(self.engine.waiting + 1 - free, behind, 0)
 
-    async def _overloaded(self, request: web.Request, ask: Ask) -> web.StreamResponse:
+    async def _overloaded(self, got: Received, ask: Ask) -> web.StreamResponse:
         self.counters.refused += 1
         if self.config.overload != "200" or not ask.stream:
             raise _REFUSALS["503" if self.config.overload == "200" else self.config.overload]
-        response = await _open_stream(request)
-        _transport(request).write(error_event(_REFUSALS["503"]) + frame(DONE))
+        response = await got.open_stream()
+        got.transport.write(error_event(_REFUSALS["503"]) + frame(DONE))
         await response.write_eof()
         return response
 
@@ -231,26 +205,26 @@ class Simulator:
         start = (crc32(ask.prompt) ^ self.config.seed) % len(self._text.pieces)
         return Answer(tokens, start, b"stop" if tokens < ask.max_tokens else b"length", fault)
 
-    def _answer_id(self, request: web.Request, dialect: Dialect) -> str:
-        given = request.headers.get("X-Request-Id", "")[:_ID_CHARACTERS]
+    def _answer_id(self, got: Received, dialect: Dialect) -> str:
+        given = got.http.headers.get("X-Request-Id", "")[:_ID_CHARACTERS]
         prefix = "chatcmpl" if dialect == "chat" else "cmpl"
         return f"{prefix}-{given or f'{self._numbers:016x}'}"
 
     # -- what else is asked -------------------------------------------------------------------------------------
 
-    async def _models(self, request: web.Request) -> web.Response:
+    async def _models(self, got: Received) -> web.Response:
         entry = {"id": self.config.model, "object": "model", "owned_by": "loadgen-simulator"}
         entry["root"] = self.config.model
         return web.json_response({"object": "list", "data": [{**entry, "max_model_len": self.config.max_model_len}]})
 
-    async def _tokenize(self, request: web.Request) -> web.Response:
-        body = read_body(await request.read())
+    async def _tokenize(self, got: Received) -> web.Response:
+        body = read_body(got.body)
         check_model(body, self.config.model)
         text = prompt_text(body, "completions" if body.messages is None else "chat")
         ids = token_ids(text)
         return web.json_response({"count": len(ids), "max_model_len": self.config.max_model_len, "tokens": ids})
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, got: Received) -> web.Response:
         engine = self.engine
         now = Gauges(
             running=engine.running,
@@ -266,54 +240,9 @@ class Simulator:
         return web.Response(text=render(self.counters, now, self.config.model))
 
 
-def _transport(request: web.Request) -> asyncio.Transport:
-    transport = request.transport
-    if transport is None:
-        raise ConnectionResetError("the client has gone")
-    assert isinstance(transport, asyncio.Transport)
-    return transport
-
-
-async def _open_stream(request: web.Request) -> web.StreamResponse:
-    """Send the head of a chunked stream."""
-    if request.version < (1, 1):
-        raise Refused(505, "streams need HTTP/1.1", "BadRequestError")
-    response = web.StreamResponse(headers=_STREAM_HEADERS)
-    response.enable_chunked_encoding()
-    await response.prepare(request)
-    return response
-
-
-def _cut(transport: asyncio.Transport, reset: bool) -> None:
-    """End the connection in the middle of a response: with FIN, or with RST."""
-    if not reset:
-        transport.close()
-        return
-    sock = transport.get_extra_info("socket")
-    if sock is not None:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    transport.abort()
-
-
-async def _health(request: web.Request) -> web.Response:
+async def _health(got: Received) -> web.Response:
     return web.Response()
 
 
-async def _version(request: web.Request) -> web.Response:
+async def _version(got: Received) -> web.Response:
     return web.json_response({"version": f"loadgen-simulator {__version__}"})
-
-
-@web.middleware
-async def _errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except Refused as refused:
-        return web.Response(
-            status=refused.status, body=refused.document(), content_type="application/json", headers=refused.headers
-        )
-    except web.HTTPException as other:
-        if other.status < 400:
-            raise
-        return web.json_response({"detail": other.reason}, status=other.status)

@@ -22,6 +22,7 @@ from loadgen.simulator.stream import Stream
 
 _GIVE_UP_S = 0.05
 _SPIN_S = 60e-6  # the alarm rings this much early, and the rest is waited out: waking up takes about as long
+_ROUSE_S = 1e-3  # a processor that has slept long wakes late (virtual ones by up to 1 ms): it is woken once before
 
 
 class Alarm:
@@ -40,7 +41,8 @@ class Alarm:
         """Ring at `due_s`, once; replaces an earlier setting."""
         self._due_s = due_s
         if self._timer.fileno >= 0:
-            self._timer.arm(max(1, int((due_s - _SPIN_S) * 1e9)))
+            early_s = _ROUSE_S if due_s - time.monotonic() > 2 * _ROUSE_S else _SPIN_S
+            self._timer.arm(max(1, int((due_s - early_s) * 1e9)))
             return
         if self._handle is not None:
             self._handle.cancel()
@@ -49,7 +51,7 @@ class Alarm:
     def _fire(self) -> None:
         if self._timer.fileno >= 0:
             self._timer.clear()
-        if self._due_s - time.monotonic() > 10 * _SPIN_S:  # set again since the system saw the old time expire
+        if self._due_s - time.monotonic() > 2 * _SPIN_S:  # roused only, or set again while an old time expired
             self.set(self._due_s)
             return
         while time.monotonic() < self._due_s:

@@ -1,0 +1,141 @@
+"""HTTP as the simulator needs it: a table of routes, the stamp of a request's last byte, and ways to end a response.
+
+Knows: aiohttp.web's low-level server, sockets. Must not know: what is served.
+Why: when a request has come in is what its simulated latency counts from, so it is stamped where the bytes are handed
+over, before they are parsed; what this host needs to parse, tokenise and answer is then no part of the latency (unless
+it takes longer than the simulated engine does, which shows as lateness).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from loadgen.errors import EndpointError
+from loadgen.simulator.protocol import Refused
+
+_MAX_BODY_BYTES = 64 << 20
+_KEEP_CONNECTION_S = 3600.0
+_BACKLOG = 4096
+_SHUTDOWN_S = 0.1
+_STREAM_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Received:
+    """One request: its whole body, and when its last byte came on `time.monotonic`."""
+
+    http: web.BaseRequest
+    body: bytes
+    arrival_s: float
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The connection. Raises ConnectionResetError when the client has gone."""
+        transport = self.http.transport
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        assert isinstance(transport, asyncio.Transport)
+        return transport
+
+    async def open_stream(self) -> web.StreamResponse:
+        """Send the head of a chunked stream; its chunks may then be written straight to `transport`."""
+        if self.http.version < (1, 1):
+            raise Refused(505, "streams need HTTP/1.1", "BadRequestError")
+        response = web.StreamResponse(headers=_STREAM_HEADERS)
+        response.enable_chunked_encoding()
+        await response.prepare(self.http)
+        return response
+
+    def cut(self, *, reset: bool) -> None:
+        """End the connection in the middle of a response: with FIN, or with RST."""
+        transport = self.transport
+        if not reset:
+            transport.close()
+            return
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        transport.abort()
+
+
+Handler = Callable[[Received], Awaitable[web.StreamResponse]]
+
+
+class _Protocol(web.RequestHandler):
+    """aiohttp's own, with a stamp in front."""
+
+    __slots__ = ("arrival_s",)
+
+    def data_received(self, data: bytes) -> None:
+        self.arrival_s = time.monotonic()
+        super().data_received(data)
+
+
+class _Server(web.Server):
+    """Makes stamping protocols."""
+
+    def __call__(self) -> _Protocol:
+        return _Protocol(self, loop=asyncio.get_running_loop(), **self._kwargs)
+
+
+def _large_request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+    loop = asyncio.get_running_loop()
+    return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=_MAX_BODY_BYTES)
+
+
+class Listener:
+    """Listens on 127.0.0.1 and answers by `routes`, a table from (method, path) to handler."""
+
+    def __init__(self, routes: Mapping[tuple[str, str], Handler], port: int) -> None:
+        self._routes, self._port = routes, port
+
+    async def start(self) -> str:
+        """Listen; returns the URL. Raises EndpointError when the port cannot be had."""
+        server = _Server(
+            self._answer,
+            request_factory=_large_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=_KEEP_CONNECTION_S,
+        )
+        self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=_BACKLOG).start()
+        except OSError as taken:
+            await self.stop()
+            reason = os.strerror(taken.errno or 0)
+            raise EndpointError(f"cannot listen: {reason}", where=f"127.0.0.1:{self._port}") from taken
+        return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def stop(self) -> None:
+        """Close every connection and stop listening."""
+        await self._runner.cleanup()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        handler = self._routes.get((request.method, request.path))
+        if handler is None:
+            known = any(path == request.path for _, path in self._routes)
+            status, reason = (405, "Method Not Allowed") if known else (404, "Not Found")
+            return web.json_response({"detail": reason}, status=status)
+        try:
+            body = await request.read()
+            protocol = request.protocol
+            assert isinstance(protocol, _Protocol)
+            return await handler(Received(request, body, protocol.arrival_s))
+        except Refused as refused:
+            document = refused.document()
+            return web.Response(
+                status=refused.status, body=document, content_type="application/json", headers=refused.headers
+            )
+        except web.HTTPRequestEntityTooLarge:
+            return web.json_response({"detail": f"over {_MAX_BODY_BYTES >> 20} MiB"}, status=413)
