@@ -201,9 +201,9 @@ def _sine(rest: str) -> Shape | None:
     return _knots((x * _seconds(match[2])).tolist(), factors.tolist(), repeats=True)
 
 
-def _knots(times: list[float] | tuple[float, ...], factors: list[float] | tuple[float, ...], repeats: bool = False) -> (
-    Shape | None
-):
+def _knots(
+    times: list[float] | tuple[float, ...], factors: list[float] | tuple[float, ...], repeats: bool = False
+) -> Shape | None:
     if any(b < a for a, b in zip(times, times[1:], strict=False)) or times[-1] <= 0:
         return None
     return Shape(tuple(times), tuple(factors), repeats)

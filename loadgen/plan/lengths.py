@@ -48,6 +48,7 @@ class Length:
     low: int = 1
     high: int = MAX_TOKENS
     values: tuple[int, ...] = ()
+    joint: str = ""  # two tables of the same name are columns of one file: their rows are drawn together
 
     def at(self, u: Floats) -> Ints:
         """The quantiles at `u` (each in [0, 1)), clipped to low..high; int64 of the same shape."""
@@ -70,9 +71,9 @@ def fixed(tokens: int) -> Length:
     return Length(str(tokens), "fixed", float(tokens))
 
 
-def table(text: str, values: tuple[int, ...]) -> Length:
-    """The rows of a table, all equally likely."""
-    return Length(text, "table", values=values)
+def table(text: str, values: tuple[int, ...], joint: str = "") -> Length:
+    """The rows of a table, all equally likely; drawn together with another table of the same `joint` name."""
+    return Length(text, "table", values=values, joint=joint)
 
 
 def parse_length(text: str | int) -> Length:

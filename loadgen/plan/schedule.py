@@ -1,0 +1,232 @@
+"""From a stage's description to its requests, in order: what to send, and when.
+
+Knows: how lengths, texts and due times come together, and how workers share a plan. Must not know: sockets, clocks,
+files, what has been answered.
+
+Theory of operation. A stage is a sequence of units (a request, or the turns of a conversation). Everything cheap is
+drawn for all units in blocks of 1,024 from generators seeded by (seed, stage, block); texts, which cost time, are made
+only for the units of the caller's part, each from a generator seeded by (seed, stage, unit). So a unit depends on
+(seed, stage, its number) only, and one process or seven make the same plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import UsageError
+from loadgen.model import Load, Message, PlannedRequest
+from loadgen.plan import prompts
+from loadgen.plan.arrivals import parse_arrivals
+from loadgen.plan.lengths import Length, fixed, tie
+from loadgen.plan.tokens import DEFAULTS, Sizer, fit
+from loadgen.plan.workload import Prefix, Turns, Workload
+
+__all__ = ["Length", "Prefix", "StageSpec", "Turns", "Workload", "parse_sweep", "plan_stage", "plan_warm_up"]
+
+_BLOCK = 1024
+_TEXT, _LENGTHS, _ARRIVALS, _PREFIX = range(4)  # what a generator is for
+_SEEDS = (1 << 64) - 1
+_MAX_SWEEP = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """One stage: a mix of workloads at one load, for a number of requests or a time."""
+
+    stage: int
+    name: str
+    mix: tuple[tuple[Workload, float], ...]  # (workload, weight)
+    load: Load
+    requests: int | None = None
+    duration_ns: int | None = None
+
+
+def plan_stage(
+    spec: StageSpec,
+    *,
+    seed: int,
+    nonce: str,
+    first_id: int,
+    sizer: Mapping[str, Sizer] | None = None,
+    part: tuple[int, int] = (0, 1),
+) -> Iterator[PlannedRequest]:
+    """The stage's requests in order of their due times; lazily, so that a million need not be held.
+
+    `sizer` says for each workload (by name) how its texts are measured; without one the kind's estimate is used.
+    `part` = (index, count) yields only the units index, index + count, ... With `spec.requests` there are exactly so
+    many requests (a conversation may be cut); by duration the plan has no end. `request_id` is `first_id` plus the
+    request's place in the stage.
+
+    Raises:
+        UsageError: an arrival process that does not exist, an empty mix.
+    """
+    writer = _Writer(spec, seed, nonce, sizer or {})
+    index, count = part
+    place = 0
+    for number, (drawn, due) in enumerate(zip(_units(spec, seed), _due_times(spec, seed), strict=False)):
+        turns = drawn.turns if spec.requests is None else min(drawn.turns, spec.requests - place)
+        if turns <= 0:
+            return
+        if number % count == index:
+            yield from writer.unit(number, drawn._replace(turns=turns), first_id + place, due)
+        place += turns
+
+
+def plan_warm_up(
+    spec: StageSpec, workload: Workload, count: int, *, seed: int, nonce: str, first_id: int
+) -> Iterator[PlannedRequest]:
+    """`count` requests of one workload to warm up and calibrate with: every second one has half the prompt, so that
+    the template's overhead can be told from the density of the text. Never due, marked `warmup`."""
+    single = replace(workload, turns=None)
+    half = replace(single, prompt_tokens=fixed(max(1, round(workload.prompt_tokens.mean() / 2))))
+    plans = [
+        plan_stage(
+            replace(spec, mix=((kind, 1.0),), load=Load("concurrency", 1), requests=count, duration_ns=None),
+            seed=seed,
+            nonce=nonce,
+            first_id=first_id,
+        )
+        for kind in (single, half)
+    ]
+    for place, pair in enumerate(zip(*plans, strict=True)):
+        yield replace(pair[place % 2], warmup=True, stage=-1)
+
+
+def parse_sweep(text: str, *, integers: bool) -> list[float]:
+    """`1,8,32`, `1..256*2` (doubling), `2..10+2` (adding), and mixtures, in order, each value once.
+
+    Raises:
+        UsageError: not a sweep, a value of 0 or less, a fraction where `integers`.
+    """
+    number = r"\d+(?:\.\d+)?"
+    values: list[float] = []
+    for item in text.replace(" ", "").split(","):
+        span = re.fullmatch(rf"({number})\.\.({number})(?:([*+])({number}))?", item)
+        if span:
+            low, high, step = float(span[1]), float(span[2]), float(span[4] or 1)
+            values += _range(low, high, span[3] or "+", step, text)
+        elif re.fullmatch(number, item):
+            values.append(float(item))
+        else:
+            raise UsageError(f"{text!r} is not a list of loads", do="write 8, or 1,8,32, or 1..256*2, or 2..10+2")
+    if any(value <= 0 for value in values):
+        raise UsageError(f"{text!r} holds a load of 0", do="give loads above 0")
+    if integers and any(value != int(value) for value in values):
+        raise UsageError(f"{text!r} holds a fraction", do="give whole numbers")
+    return list(dict.fromkeys(values))
+
+
+def _range(low: float, high: float, operator: str, step: float, text: str) -> list[float]:
+    grows = step > 1 and low > 0 if operator == "*" else step > 0
+    if high < low or not grows:
+        raise UsageError(f"{text!r} never gets there", do="give the smaller number first and a step that grows")
+    size = (math.log(high / low) / math.log(step) if operator == "*" else (high - low) / step) + 1e-9
+    if size > _MAX_SWEEP:
+        raise UsageError(f"{text!r} holds more than {_MAX_SWEEP} loads", do="give a larger step")
+    steps = range(int(size) + 1)
+    return [round(low * step**k if operator == "*" else low + k * step, 9) for k in steps]
+
+
+# -- what is drawn for every unit ----------------------------------------------------------------------------------
+
+
+class _Drawn(NamedTuple):
+    """The cheap facts of a unit."""
+
+    workload: int  # index into the mix
+    prompt_tokens: int
+    output_tokens: int
+    turns: int
+
+
+def _rng(seed: int, stage: int, purpose: int, number: int = 0) -> np.random.Generator:
+    return np.random.default_rng((seed & _SEEDS, stage & _SEEDS, purpose, number))
+
+
+def _units(spec: StageSpec, seed: int) -> Iterator[_Drawn]:
+    if not spec.mix or sum(weight for _, weight in spec.mix) <= 0:
+        raise UsageError(f"stage {spec.name} has no workload", do="give a workload with a weight above 0")
+    for block in itertools.count():
+        rng = _rng(seed, spec.stage, _LENGTHS, block)
+        yield from map(_Drawn._make, _drawn_block(spec.mix, rng.random((4, _BLOCK))).T.tolist())
+
+
+def _drawn_block(mix: tuple[tuple[Workload, float], ...], u: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Rows: workload, prompt tokens, output tokens, turns; for every workload the lengths are its own."""
+    weights = np.cumsum([weight for _, weight in mix])
+    chosen = np.searchsorted(weights / weights[-1], u[0], "right")
+    rows = np.empty((4, u.shape[1]), dtype=np.int64)
+    rows[0] = chosen
+    for number, (workload, _) in enumerate(mix):
+        mine = chosen == number
+        joint = workload.prompt_tokens.joint == workload.output_tokens.joint != ""
+        second = tie(u[1][mine], u[2][mine], 1.0 if joint else workload.correlation)
+        rows[1, mine] = workload.prompt_tokens.at(u[1][mine])
+        rows[2, mine] = workload.output_tokens.at(second)
+        rows[3, mine] = 1 if workload.turns is None else workload.turns.count.at(u[3][mine])
+    return rows
+
+
+def _due_times(spec: StageSpec, seed: int) -> Iterator[int | None]:
+    if spec.load.kind == "concurrency":
+        return itertools.repeat(None)
+    return parse_arrivals(spec.load.arrivals).offsets(spec.load.value, _rng(seed, spec.stage, _ARRIVALS))
+
+
+# -- what is made for the caller's units only ----------------------------------------------------------------------
+
+
+class _Writer:
+    """Makes the requests of a unit."""
+
+    def __init__(self, spec: StageSpec, seed: int, nonce: str, sizers: Mapping[str, Sizer]) -> None:
+        self._spec, self._seed, self._nonce = spec, seed, nonce
+        self._key = _key(nonce)
+        self._sizers = [sizers.get(w.name, DEFAULTS[w.kind]) for w, _ in spec.mix]
+
+    def unit(self, number: int, drawn: _Drawn, first_id: int, due: int | None) -> Iterator[PlannedRequest]:
+        """The turns of unit `number`; only the first is due at a time."""
+        spec = self._spec
+        workload, sizer = spec.mix[drawn.workload][0], self._sizers[drawn.workload]
+        rng = _rng(self._seed, spec.stage, _TEXT, number)
+        session = f"{spec.stage}-{number}" if workload.turns is not None else None
+        prompt_tokens, think_ns = drawn.prompt_tokens, 0
+        for turn in range(drawn.turns):
+            request_id = first_id + turn
+            if turn and workload.turns is not None:
+                u = rng.random(2)
+                prompt_tokens = int(workload.turns.prompt_tokens.at(u[:1])[0])
+                think_ns = int(workload.turns.think_ms.at(u[1:])[0]) * 1_000_000
+            yield PlannedRequest(
+                request_id=request_id,
+                stage=spec.stage,
+                workload=workload.name,
+                messages=(Message("user", self._text(workload.kind, prompt_tokens, request_id, sizer, rng)),),
+                prompt_tokens=prompt_tokens,
+                output_tokens=drawn.output_tokens,
+                offset_ns=due if turn == 0 else None,
+                session_id=session,
+                turn=turn if session else None,
+                think_ns=think_ns,
+            )
+
+    def _text(self, kind: str, tokens: int, request_id: int, sizer: Sizer, rng: np.random.Generator) -> str:
+        seed = int(rng.integers(1 << 62))
+        label = prompts.tag(self._key, request_id)
+        return fit(lambda chars: prompts.write(kind, chars, label, np.random.default_rng(seed)), tokens, sizer)[0]
+
+
+def _key(nonce: str) -> int:
+    """64 bits of a nonce (FNV-1a; Fowler, Noll, Vo)."""
+    key = 0xCBF29CE484222325
+    for byte in nonce.encode():
+        key = ((key ^ byte) * 0x100000001B3) & _SEEDS
+    return key
