@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from loadgen.plan.schedule import StageSpec
     from loadgen.store.runfile import RunWriter
 
-SCHEMA = 1
-
 
 def measure(
     settings: Settings,
@@ -42,6 +40,7 @@ def measure(
     from loadgen.cli.progress import Progress
     from loadgen.engine.host import host_facts, public_command, versions
     from loadgen.engine.session import run_session
+    from loadgen.store.runfile import SCHEMA
 
     now = datetime.datetime.now(datetime.UTC)
     info = RunInfo(

@@ -31,9 +31,11 @@ from loadgen.errors import EndpointError
 @click.option("-o", "--output", type=click.Path(), help="Folder of the run.  [default: runs/TIME]")
 def command(url: str, **given: Any) -> int:
     """Measure the endpoint at URL: every workload at every load, then the report."""
+    from loadgen.analysis.slo import parse
     from loadgen.cli.measure import measure
     from loadgen.cli.options import settings_from, stages_from
 
+    parse(given["slo"])  # a mistake in a gate is told before the first request
     settings = settings_from(url, given)
     stages = stages_from(given)
     run_dir, _, interrupted = measure(
