@@ -1,8 +1,8 @@
 """When requests are due: arrival processes as endless streams of int64 nanoseconds from a stage's start.
 
 Knows: the processes and how they are typed. Must not know: what is sent, windows, workers, clocks.
-Why a time change: a process of unit rate (constant, Poisson, gamma, jittered) gives operational times s_1 <= s_2 <= ...;
-a shape (ramp, steps, spike, sine) gives the rate r(t) as a multiple of the asked one. A request is due at the t where
+Why a time change: a process of unit rate (constant, Poisson, gamma, jittered) gives operational times s_1 <= s_2 ...; a
+shape (ramp, steps, spike, sine) gives the rate r(t) as a multiple of the asked one. A request is due at the t where
 the integral of rate * r up to t reaches s. For Poisson this is the exact inhomogeneous Poisson process (Cinlar,
 Introduction to Stochastic Processes, 1975, section 4.7); for the others the order and the local spacing are kept.
 
@@ -16,6 +16,7 @@ Introduction to Stochastic Processes, 1975, section 4.7); for the others the ord
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -204,7 +205,7 @@ def _sine(rest: str) -> Shape | None:
 def _knots(
     times: list[float] | tuple[float, ...], factors: list[float] | tuple[float, ...], repeats: bool = False
 ) -> Shape | None:
-    if any(b < a for a, b in zip(times, times[1:], strict=False)) or times[-1] <= 0:
+    if any(b < a for a, b in itertools.pairwise(times)) or times[-1] <= 0:
         return None
     return Shape(tuple(times), tuple(factors), repeats)
 

@@ -145,6 +145,11 @@ def _zipf_cdf(exponent: float, low: int, high: int) -> Floats:
     return cdf
 
 
+def _zipf(length: Length, u: Floats) -> Floats:
+    ranks = np.searchsorted(_zipf_cdf(length.a, length.low, length.high), u, "right")
+    return ranks.astype(np.float64) + length.low
+
+
 def _table(length: Length, u: Floats) -> Floats:
     values = np.asarray(length.values, dtype=np.float64)
     rows: Floats = values[(u * len(values)).astype(np.int64)]
@@ -156,7 +161,7 @@ _LAWS: dict[str, Callable[[Length, Floats], Floats]] = {
     "uniform": lambda length, u: np.floor(length.a + u * (length.b - length.a + 1)),
     "normal": lambda length, u: length.a + length.b * _normal(u),
     "lognormal": _lognormal,
-    "zipf": lambda length, u: length.low + np.searchsorted(_zipf_cdf(length.a, length.low, length.high), u, "right"),
+    "zipf": _zipf,
     "table": _table,
 }
 

@@ -5,10 +5,19 @@ Must not know: how texts are put together (`prompts` does).
 
 from __future__ import annotations
 
-COMPONENTS = tuple(
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _phrases(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
+COMPONENTS = _words(
     "payment-gateway order-service auth-proxy ledger-sync inventory-cache search-indexer mail-relay session-store "
     "pricing-engine webhook-dispatcher report-builder user-profile media-transcoder rate-limiter config-watcher "
-    "audit-trail feature-flags catalog-api checkout-web billing-cron".split()
+    "audit-trail feature-flags catalog-api checkout-web billing-cron"
 )
 LEVELS = ("INFO ", "INFO ", "INFO ", "DEBUG", "DEBUG", "WARN ", "WARN ", "ERROR", "ERROR", "FATAL")
 LOG_EVENTS = (
@@ -29,22 +38,20 @@ LOG_EVENTS = (
     "Health check of {host} answered {code}, marking the instance unhealthy ({k} failures in a row)",
     "Feature flag {noun}-rollout evaluated to variant {d} for user {hex}",
 )
-NOUNS = tuple(
+NOUNS = _words(
     "orders invoices refunds sessions carts shipments profiles tokens prices products events subscriptions payouts "
-    "devices webhooks snapshots contracts messages".split()
+    "devices webhooks snapshots contracts messages"
 )
-HOSTS = tuple("ledger.internal db-replica-2 kafka-07 cache-eu-1 auth.internal node-14 search-3 edge-fra-2".split())
+HOSTS = _words("ledger.internal db-replica-2 kafka-07 cache-eu-1 auth.internal node-14 search-3 edge-fra-2")
 FRAMES = (
     "    at com.acme.{pkg}.{cls}.{method}({cls}.java:{n})",
     '  File "/srv/app/{pkg}/{method}.py", line {n}, in {method}',
     "    at {method} (/srv/app/dist/{pkg}/{cls}.js:{n}:{k})",
     "goroutine {n} [running]: {pkg}.(*{cls}).{method}(0x{hex}, 0x{k}) /src/{pkg}/{method}.go:{n} +0x{k}",
 )
-PACKAGES = tuple("billing checkout transport storage scheduler auth retry cache".split())
-CLASSES = tuple("OrderHandler LedgerClient RetryPolicy SessionStore PoolManager RowMapper EventBus TokenFilter".split())
-METHODS = tuple(
-    "execute handle_request commit acquire flush decode dispatch refresh_token load_page on_message".split()
-)
+PACKAGES = _words("billing checkout transport storage scheduler auth retry cache")
+CLASSES = _words("OrderHandler LedgerClient RetryPolicy SessionStore PoolManager RowMapper EventBus TokenFilter")
+METHODS = _words("execute handle_request commit acquire flush decode dispatch refresh_token load_page on_message")
 ERRORS = (
     "java.net.SocketTimeoutException: Read timed out",
     "psycopg.errors.DeadlockDetected: deadlock detected",
@@ -66,20 +73,20 @@ QUESTIONS = (
     "spent, and what would you measure next?",
 )
 
-SUBJECTS = tuple(
+SUBJECTS = _phrases(
     "the committee|the harbour authority|an early survey|the second expedition|the regional archive|a group of farmers|"
     "the new water board|the chief engineer|a visiting scholar|the railway company|the town council|local fishermen|"
     "the ministry of works|a panel of physicians|the weaving guild|a retired surveyor|the coastal villages|"
     "the observatory|the botanical society|the winter report|the valley cooperative|a team of geologists|"
     "the port's merchants|the museum's curator|the school inspectors|the night watch|the island's council|"
-    "most of the witnesses|the bridge commission|the younger members|the agricultural college|the editor".split("|")
+    "most of the witnesses|the bridge commission|the younger members|the agricultural college|the editor"
 )
-VERBS = tuple(
+VERBS = _phrases(
     "described|rejected|measured|recorded|had expected|slowly accepted|questioned|later published|defended|"
     "underestimated|paid for|compared|postponed|finally approved|documented|never understood|reconsidered|"
-    "quietly abandoned|expanded|summarised|doubted|had long promised|inspected|restored".split("|")
+    "quietly abandoned|expanded|summarised|doubted|had long promised|inspected|restored"
 )
-OBJECTS = tuple(
+OBJECTS = _phrases(
     "the cost of the northern canal|a second set of measurements|the plan for a deeper harbour|the decline of the "
     "herring trade|three years of rainfall records|the proposal to drain the marsh|a map of the abandoned quarries|"
     "the terms of the older agreement|the condition of the stone piers|an unusually warm autumn|the loss of the "
@@ -89,16 +96,16 @@ OBJECTS = tuple(
     "plants|the wages of the dock workers|the timetable of the mail coaches|the quality of the local clay|"
     "an experiment with slower kilns|the damage done by the spring flood|the school's library|a treaty with the "
     "neighbouring district|the behaviour of the glacier|the origin of the oldest songs|the price of imported timber|"
-    "the failure of two successive harvests".split("|")
+    "the failure of two successive harvests"
 )
-ADVERBIALS = tuple(
+ADVERBIALS = _phrases(
     "in the spring of that year|without consulting the landowners|after long and bitter debate|according to the "
     "surviving minutes|as later events would show|for reasons that are still unclear|with the help of borrowed "
     "instruments|despite repeated warnings|in a letter to the capital|before the road was finished|to the surprise of "
     "many observers|on the basis of very few samples|at considerable expense|during the long frost|under pressure from "
     "the creditors|while the older methods were still in use|with remarkable patience|in the absence of better "
     "evidence|shortly before the elections|over the following decade|against the advice of its own experts|"
-    "in three separate volumes|as the population grew|by the light of later research".split("|")
+    "in three separate volumes|as the population grew|by the light of later research"
 )
 CONNECTIVES = (
     "",
@@ -114,17 +121,17 @@ CONNECTIVES = (
     "Meanwhile, ",
     "For that reason, ",
 )
-HEADINGS = tuple(
+HEADINGS = _phrases(
     "Background|The first surveys|Sources and methods|The years of expansion|Disputes over land|Costs and revenues|"
     "Life in the villages|The great flood|What the records show|Consequences|Trade and transport|Open questions|"
-    "A change of policy|The instruments|Later interpretations|Conclusions drawn at the time".split("|")
+    "A change of policy|The instruments|Later interpretations|Conclusions drawn at the time"
 )
 
 STORY_ASKS = (
     "Write a short story from the notes below. Keep to the notes, give every scene a place and a time of day, and "
     "end on an image rather than a lesson.",
     "Turn the following notes into a story told in the past tense by someone who was there. Do not explain the ending.",
-    "Write the opening chapter of a novel that fits these notes. Let the characters speak, and keep the sentences plain.",
+    "Write the opening chapter of a novel that fits these notes. Let the characters speak; keep the sentences plain.",
 )
 STORY_NOTES = (
     "The story takes place in {place}, {time}.",
@@ -136,31 +143,31 @@ STORY_NOTES = (
     "One scene shows {person} alone with {thing}.",
     "The turning point comes when {event}.",
 )
-PLACES = tuple(
+PLACES = _phrases(
     "a lighthouse that is about to be closed|a night train through flat country|a mountain village cut off by snow|"
     "the archive of a small museum|a ferry that no longer runs on time|a greenhouse at the edge of a desert|"
-    "an almost empty hotel by the sea|a repair shop for old radios".split("|")
+    "an almost empty hotel by the sea|a repair shop for old radios"
 )
-TIMES = tuple(
+TIMES = _phrases(
     "during the last week of summer|in the winter after a long war|on the longest day of the year|"
-    "forty years from now|before telephones reached the valley|over a single night".split("|")
+    "forty years from now|before telephones reached the valley|over a single night"
 )
-PEOPLE = tuple(
+PEOPLE = _phrases(
     "a retired map maker|a girl who repairs clocks|the ferryman's brother|a doctor on her first posting|"
-    "an unlucky translator|the keeper of the tide tables|a boy who counts birds|the last guest of the season".split("|")
+    "an unlucky translator|the keeper of the tide tables|a boy who counts birds|the last guest of the season"
 )
-TRAITS = tuple(
+TRAITS = _phrases(
     "has not spoken to the family for years|writes letters that are never sent|cannot sleep when the wind turns|"
     "knows more about the accident than anyone suspects|has promised to leave by morning|"
-    "is afraid of open water|trusts numbers more than people".split("|")
+    "is afraid of open water|trusts numbers more than people"
 )
-EVENTS = tuple(
+EVENTS = _phrases(
     "a parcel arrives that was posted decades ago|the power fails and the radio keeps playing|"
     "two strangers turn out to know the same song|the bridge is closed without a reason|"
-    "a name is missing from the list|the dog comes back alone|someone recognises the handwriting".split("|")
+    "a name is missing from the list|the dog comes back alone|someone recognises the handwriting"
 )
-THINGS = tuple("a brass key|a bundle of negatives|a notebook in cipher|a broken barometer|an unsigned will".split("|"))
-WEATHERS = tuple("rains without a break|is too warm for the month|turns foggy at noon|is perfectly still".split("|"))
+THINGS = _phrases("a brass key|a bundle of negatives|a notebook in cipher|a broken barometer|an unsigned will")
+WEATHERS = _phrases("rains without a break|is too warm for the month|turns foggy at noon|is perfectly still")
 
 GUIDE_ASKS = (
     "Write a detailed guide of several pages on the subject below. Explain every step, give examples, and say what "
@@ -178,9 +185,9 @@ GUIDE_POINTS = (
     "how to tell whether {task} has succeeded, with figures to watch",
     "safety, law and record keeping in connection with {task}",
 )
-TASKS = tuple(
+TASKS = _phrases(
     "moving a database without downtime|running a community garden|restoring wooden window frames|"
     "training volunteers for mountain rescue|setting up a small bakery|digitising a parish archive|"
     "keeping bees in a cold climate|organising a regional chess league|writing a software test plan|"
-    "insulating an old stone house".split("|")
+    "insulating an old stone house"
 )

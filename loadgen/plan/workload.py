@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.model import Message
-from loadgen.plan.lengths import Length, fixed
+from loadgen.plan.lengths import Length
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +16,9 @@ class Turns:
     """A conversation: how many turns, how many prompt tokens each turn after the first adds, and the wait before it
     (a person thinking, or an agent's tool at work)."""
 
-    count: Length = fixed(1)
-    prompt_tokens: Length = fixed(100)
-    think_ms: Length = fixed(1_000)
+    count: Length
+    prompt_tokens: Length
+    think_ms: Length
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import difflib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from loadgen.errors import UsageError
 from loadgen.plan.lengths import Length, parse_length, table
@@ -68,6 +68,16 @@ def _length_text(value: Any) -> Any:
 LengthText = Annotated[int | str, BeforeValidator(_length_text)]
 
 
+def _kind(value: Any) -> Any:
+    if value not in KINDS:
+        near = difflib.get_close_matches(str(value), KINDS, n=1)
+        raise ValueError(f"unknown kind {value!r} - " + (f"did you mean {near[0]}?" if near else f"known: {KINDS}"))
+    return value
+
+
+Kind = Annotated[str, BeforeValidator(_kind), WithJsonSchema({"enum": [*KINDS]})]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -84,7 +94,7 @@ class WorkloadModel(_Model):
     """A kind of request."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="what reports call it")
-    kind: str = Field(description=f"who writes the prompts: {', '.join(KINDS)}")
+    kind: Kind = Field(description=f"who writes the prompts: {', '.join(KINDS)}")
     prompt_tokens: LengthText = Field(description="prompt length: 2000, uniform:100..500, normal:2000±200, ...")
     output_tokens: LengthText = Field(description="output length, likewise")
     correlation: float = Field(0.0, ge=-1, le=1, description="of prompt and output lengths")
@@ -92,14 +102,6 @@ class WorkloadModel(_Model):
     prefix_groups: int = Field(1, ge=1, description="number of groups, each with a prefix of its own")
     turns: TurnsModel | None = Field(None, description="several turns for each user")
     note: str = Field("", description="a remark, kept with the run")
-
-    @model_validator(mode="after")
-    def _known(self) -> WorkloadModel:
-        if self.kind not in KINDS:
-            near = difflib.get_close_matches(self.kind, KINDS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(KINDS)}"
-            raise ValueError(f"kind: unknown kind {self.kind!r} - {hint}")
-        return self
 
     def build(self, base: Path) -> Workload:
         """The workload; relative paths are looked up under `base`. Raises UsageError for files that do not do."""
