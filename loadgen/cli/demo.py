@@ -24,6 +24,7 @@ _FLAGS: dict[str, Any] = {
     "output_tokens": None,
     "warmup": 2,
     "burst_start": False,
+    "workers": "1",
     "seed": 0,
     "model": None,
     "dialect": None,

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from loadgen.errors import LoadgenError
-from loadgen.model import Exchange, RunInfo
+from loadgen.model import Exchange, RunInfo, Sink
 
 if TYPE_CHECKING:
     from loadgen.analysis.summary import StageSummary, Summary
@@ -127,6 +128,12 @@ class _LateSink:
     def write(self, exchange: Exchange) -> None:
         assert self._writer is not None
         self._writer.write(exchange)
+
+    def parts(self) -> Callable[[int], Sink]:
+        from loadgen.store.runfile import open_part
+
+        assert self._writer is not None
+        return partial(open_part, self._writer.path)
 
     def close(self, info: RunInfo, status: Any) -> Path:
         if self._writer is None:

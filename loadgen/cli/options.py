@@ -6,6 +6,7 @@ Knows: flag names, defaults, and the spelling of durations, sweeps and lengths. 
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from loadgen.plan.schedule import StageSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
+_PER_WORKER = 512  # users, or requests per second, that --workers auto gives to one process
 
 # (flags, attributes) in the order in which --help shows them.
 _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -60,6 +62,10 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--burst-start",),
         {"is_flag": True, "help": "Start all users of a closed loop at once instead of over one service time."},
+    ),
+    (
+        ("--workers",),
+        {"default": "1", "show_default": True, "help": "Client processes, or auto: several when one is too few."},
     ),
     (
         ("--seed",),
@@ -147,7 +153,21 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         warmup=given["warmup"],
         burst_start=given["burst_start"],
         keep_text=given["keep_text"],
+        workers=_workers(given),
     )
+
+
+def _workers(given: dict[str, Any]) -> int:
+    text = given["workers"]
+    if text == "auto":
+        from loadgen.engine.host import cores
+        from loadgen.plan.schedule import parse_sweep
+
+        most = max(parse_sweep(given["rate"] or given["concurrency"] or "32", integers=False))
+        return max(1, min(cores() - 1, math.ceil(most / _PER_WORKER)))
+    if not text.isdecimal() or not 1 <= int(text) <= 256:
+        raise UsageError("give a number from 1 to 256, or auto", where=f"--workers {text}")
+    return int(text)
 
 
 def _limit(given: dict[str, Any], name: str) -> int | None:
@@ -187,10 +207,9 @@ def _extra_body(text: str | None) -> dict[str, Any]:
 def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     """The stages that the load flags describe: every workload at every load. Raises UsageError."""
     from loadgen.model import Load
-    from loadgen.plan.lengths import parse_length
     from loadgen.plan.schedule import StageSpec, parse_sweep
     from loadgen.plan.units import duration_ns
-    from loadgen.store.specfile import load_workload
+    from loadgen.store.specfile import load_workload, read_length
 
     if given["concurrency"] is not None and given["rate"] is not None:
         raise UsageError("--concurrency and --rate contradict each other", do="give one of them")
@@ -200,10 +219,10 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
         raise UsageError("--arrivals needs --rate")
     names = [name for text in given["workload"] or ("chat",) for name in text.split(",") if name]
     workloads = [load_workload(name) for name in names]
-    for key in ("prompt_tokens", "output_tokens"):
-        if given[key] is not None:
-            length = parse_length(given[key])
-            workloads = [replace(workload, **{key: length}) for workload in workloads]
+    if given["prompt_tokens"] is not None:
+        workloads = [replace(w, prompt_tokens=read_length(given["prompt_tokens"], 0)) for w in workloads]
+    if given["output_tokens"] is not None:
+        workloads = [replace(w, output_tokens=read_length(given["output_tokens"], 1)) for w in workloads]
     if given["rate"] is not None:
         arrivals = given["arrivals"] or "poisson"
         cap = given["max_concurrency"]
@@ -211,7 +230,7 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     else:
         loads = [Load("concurrency", value) for value in parse_sweep(given["concurrency"] or "1,8,32", integers=True)]
     span = None if given["duration"] is None else duration_ns(given["duration"])
-    specs = []
+    specs: list[StageSpec] = []
     for workload in workloads:
         for load in loads:
             count = given["requests"]

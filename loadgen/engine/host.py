@@ -10,13 +10,14 @@ import os
 import platform
 import resource
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from loadgen.errors import UsageError
+from loadgen.model import Exchange, Failure, Sink
 
 _SPARE_DESCRIPTORS = 64  # files, pipes, the epoll, standard streams
 _PLAIN_HEADERS = {"accept", "content-type", "user-agent", "accept-language"}
@@ -26,12 +27,17 @@ def host_facts() -> dict[str, Any]:
     """CPU, cores, memory, system and load of this machine; None where the system does not tell."""
     return {
         "cpu": _proc_value("/proc/cpuinfo", "model name") or platform.processor() or None,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "memory_bytes": _memory_bytes(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "load_average_1m": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def versions() -> dict[str, str]:
@@ -91,6 +97,25 @@ class Secrets:
         found += [parts.password] if parts.password else []
         # Longest first, so that "Bearer KEY" goes before KEY. A value of a few letters would blank out ordinary words.
         return Secrets(tuple(sorted({value for value in found if len(value) >= 4}, key=len, reverse=True)))
+
+
+def scrubbed(exchange: Exchange, secrets: Secrets) -> Exchange:
+    """The exchange with no secret in its error (a server may echo the key that it refuses)."""
+    if exchange.failure is None or not secrets.values:
+        return exchange
+    failure = exchange.failure
+    return replace(exchange, failure=Failure(failure.kind, secrets.scrub(failure.message)))
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubbingSink:
+    """Takes secrets out of rows before they are written."""
+
+    sink: Sink
+    secrets: Secrets
+
+    def write(self, exchange: Exchange) -> None:
+        self.sink.write(scrubbed(exchange, self.secrets))
 
 
 def public_url(url: str) -> str:

@@ -178,9 +178,9 @@ class Probe:
         target = await self._accepted(target, may_change_dialect, models)
         if target.features.ignore_eos or target.features.min_tokens:
             return target
-        for extra in ({"ignore_eos": True, "min_tokens": True}, {"ignore_eos": True}):
-            candidate = replace(target, features=replace(target.features, **extra))
-            exchange = await self._try(candidate, "with " + ", ".join(extra))
+        for both in (True, False):
+            candidate = replace(target, features=replace(target.features, ignore_eos=True, min_tokens=both))
+            exchange = await self._try(candidate, "with ignore_eos" + (" and min_tokens" if both else ""))
             if exchange.outcome == "ok":
                 return candidate
         return target

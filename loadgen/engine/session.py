@@ -7,29 +7,32 @@ Why: everything that a run needs to be repeated stands in `Settings` and the sta
 from __future__ import annotations
 
 import asyncio
-import itertools
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.health import HealthMeter
-from loadgen.engine.host import Secrets, ensure_capacity, public_url
+from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity, public_url, scrubbed
 from loadgen.engine.probe import Probe, Probed
 from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.sockets import HAS_KERNEL_STAMPS, StampingSelector
+from loadgen.engine.stage import Slice
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
+from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError
-from loadgen.model import Capture, Exchange, Failure, Features, PlannedRequest, RunInfo, StageInfo
-from loadgen.plan.schedule import StageSpec, plan_stage
-from loadgen.plan.tokens import Calibration, calibrate
+from loadgen.model import Capture, Exchange, Features, Load, PlannedRequest, RunInfo, Sink, StageInfo
+from loadgen.plan.schedule import StageSpec, plan_stage, plan_warm_up
+from loadgen.plan.tokens import DEFAULTS, Calibration, calibrate
 from loadgen.wire.timeline import decode, last_token_ns
 
-_IDS_PER_STAGE = 1 << 40  # request ids of a stage never meet those of another
+_IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
+_WARMUP_IDS = 10_000
 _WARMUP_USERS = 4
 
 
@@ -59,6 +62,10 @@ class RunSink(Protocol):
 
     def update(self, info: RunInfo) -> None: ...
 
+    def parts(self) -> Callable[[int], Sink]:
+        """What a worker process opens its own part of the run with, by its number; picklable."""
+        ...
+
 
 class Observer(Protocol):
     """Who watches a run (the progress line)."""
@@ -78,8 +85,9 @@ class Session:
     say: Callable[[str], None] = lambda line: None
     observe: Callable[[Live], Observer] | None = None
     interrupted: bool = False
-    _runner: Runner | None = None
-    _calibrations: dict[str, Calibration] = field(default_factory=dict)
+    _crew: Crew | None = None
+    _observer: Observer | None = None
+    _sizers: dict[str, Calibration] = field(default_factory=dict)
     _service_ns: dict[str, int] = field(default_factory=dict)
 
     async def run(self, stages: Sequence[StageSpec]) -> None:
@@ -94,22 +102,25 @@ class Session:
                 self.clock,
                 transport,
                 probed.target,
-                _ScrubbingSink(self.sink, Secrets.of(settings.url, settings.headers)),
+                ScrubbingSink(self.sink, Secrets.of(settings.url, settings.headers)),
                 look=self.selector.drain if self.selector is not None else lambda: None,
                 keep_text=settings.keep_text,
             )
-            self._runner = runner
+            self._observer = self.observe(runner.live) if self.observe is not None else None
             self._catch_signals(runner)
-            observer = self.observe(runner.live) if self.observe is not None else None
-            for spec in stages:
-                if runner.stop.is_set():
-                    break
-                if observer is not None:
-                    observer.stage(None)
-                await self._warm_up(runner, spec)
-                if not runner.stop.is_set():
-                    await self._stage(runner, transport, spec, observer)
-            self.interrupted = runner.stop.is_set()
+            self._crew = self._hire(runner, probed.target)
+            try:
+                for spec in stages:
+                    if self._observer is not None:
+                        self._observer.stage(None)
+                    if not runner.stop.is_set():
+                        await self._warm_up(runner, spec)
+                    if not runner.stop.is_set():
+                        await self._stage(runner, transport, spec)
+            finally:
+                self.interrupted = runner.stop.is_set()
+                if self._crew is not None:
+                    await self._crew.close()
 
     # -- the parts ----------------------------------------------------------------------------------------------
 
@@ -131,7 +142,7 @@ class Session:
         async def trial(target: Target, planned: PlannedRequest) -> Exchange:
             capture = Capture(planned, target.dialect, dispatched_ns=self.clock.now_ns())
             await transport.stream(capture, target.url, target.body(planned))
-            return _scrubbed(decode(capture), secrets)
+            return scrubbed(decode(capture), secrets)
 
         probe = Probe(settings.headers, settings.security, trial, self.say)
         try:
@@ -162,60 +173,72 @@ class Session:
 
     async def _warm_up(self, runner: Runner, spec: StageSpec) -> None:
         """Send the stage's warm-up requests; learn from the server's `usage` how long prompts really are."""
+        settings = self.settings
         for workload, _ in spec.mix:
-            if workload.name in self._calibrations or not self.settings.warmup:
+            if workload.name in self._sizers or not settings.warmup:
                 continue
             seen: list[Exchange] = []
             runner.on_exchange = seen.append
-            warm = replace(spec, mix=((workload, 1.0),), requests=self.settings.warmup, duration_ns=None)
-            plan = itertools.islice(
-                plan_stage(
-                    warm,
-                    seed=self.settings.seed,
-                    nonce=f"{self.settings.nonce}w",
-                    first_id=-(1 << 40) + len(self._calibrations) * 10_000,
-                    sizer=None,
-                ),
-                self.settings.warmup,
+            first_id = -(len(self._sizers) + 1) * _WARMUP_IDS
+            plan = plan_warm_up(
+                spec, workload, settings.warmup, seed=settings.seed, nonce=f"{settings.nonce}w", first_id=first_id
             )
-            users = min(self.settings.warmup, _WARMUP_USERS)
-            info = StageInfo(-1, f"{workload.name} warm-up", workload.name, replace(spec.load, kind="concurrency"))
-            info.load = replace(info.load, value=users, arrivals="closed")
-            info.requests = self.settings.warmup
-            await runner.run(info, (replace(p, warmup=True, stage=-1, offset_ns=None) for p in plan))
+            users = min(settings.warmup, _WARMUP_USERS)
+            name = f"{workload.name} warm-up"
+            info = StageInfo(-1, name, workload.name, Load("concurrency", users, "closed"), settings.warmup)
+            await runner.run(info, plan)
             runner.on_exchange = lambda exchange: None
             good = [e for e in seen if e.outcome == "ok"]
-            self._calibrations[workload.name] = calibrate(
-                [(e.prompt_chars, e.prompt_tokens) for e in good if e.prompt_chars and e.prompt_tokens]
-            )
+            pairs = [(e.prompt_chars, e.prompt_tokens) for e in good if e.prompt_chars and e.prompt_tokens]
+            self._sizers[workload.name] = calibrate(pairs, DEFAULTS[workload.kind])
             took = [e.event_ns[-1] - e.sent_ns for e in good if e.event_ns and e.sent_ns is not None]
             self._service_ns[workload.name] = sum(took) // len(took) if took else 0
 
-    async def _stage(self, runner: Runner, transport: Transport, spec: StageSpec, observer: Observer | None) -> None:
+    async def _stage(self, runner: Runner, transport: Transport, spec: StageSpec) -> None:
         info = stage_info(spec)
         self.info.stages.append(info)
         self.sink.update(self.info)
-        if observer is not None:
-            observer.stage(info)
-        meter = HealthMeter(self.selector)
-        meter.start()
+        if self._observer is not None:
+            self._observer.stage(info)
+        plan = partial(_part_of_plan, spec, self.settings, dict(self._sizers))
+        stagger_ns = self._stagger_ns(spec)
         try:
-            await runner.run(info, self.plan(spec), stagger_ns=self._stagger_ns(spec))
+            if self._crew is not None:
+                await self._crew.stage(Task(info, plan, stagger_ns), runner.stop)
+            else:
+                meter = HealthMeter(self.selector)
+                meter.start()
+                try:
+                    await runner.run(info, plan(Slice()), stagger_ns=stagger_ns)
+                finally:
+                    info.health = meter.stop()
+                    info.health["peak_connections"] = float(transport.peak_connections)
         finally:
-            info.health = meter.stop()
-            info.health["peak_connections"] = float(transport.peak_connections)
             self.info.clock = clock_facts(self.clock, self.selector)
             self.sink.update(self.info)
 
-    def plan(self, spec: StageSpec) -> Iterator[PlannedRequest]:
-        """The stage's requests, sized by what the warm-up taught."""
-        return plan_stage(
-            spec,
-            seed=self.settings.seed,
-            nonce=self.settings.nonce,
-            first_id=spec.stage * _IDS_PER_STAGE,
-            sizer=self._calibrations or None,
-        )
+    def _hire(self, runner: Runner, target: Target) -> Crew | None:
+        """The worker processes, where more than one is wanted."""
+        settings = self.settings
+        if settings.workers <= 1:
+            return None
+        seats = [
+            Seat(
+                Slice(index, settings.workers),
+                self.clock.origin_ns,
+                target,
+                settings.url,
+                settings.headers,
+                settings.limits,
+                settings.security,
+                settings.keep_text,
+                self.sink.parts(),
+            )
+            for index in range(settings.workers)
+        ]
+        crew = Crew(seats, self.clock, runner.live)
+        crew.start()
+        return crew
 
     def _stagger_ns(self, spec: StageSpec) -> int:
         if self.settings.burst_start or spec.load.kind != "concurrency" or spec.load.value <= 1:
@@ -235,22 +258,18 @@ class Session:
             loop.add_signal_handler(number, stop, number)
 
 
-@dataclass(slots=True)
-class _ScrubbingSink:
-    """Takes secrets out of rows (a server may echo the key in its error) before they are written."""
-
-    sink: RunSink
-    secrets: Secrets
-
-    def write(self, exchange: Exchange) -> None:
-        self.sink.write(_scrubbed(exchange, self.secrets))
-
-
-def _scrubbed(exchange: Exchange, secrets: Secrets) -> Exchange:
-    if exchange.failure is None or not secrets.values:
-        return exchange
-    failure = exchange.failure
-    return replace(exchange, failure=Failure(failure.kind, secrets.scrub(failure.message)))
+def _part_of_plan(
+    spec: StageSpec, settings: Settings, sizers: dict[str, Calibration], part: Slice
+) -> Iterator[PlannedRequest]:
+    """The requests of one worker's slice of a stage, sized by what the warm-up taught. Picklable with its arguments."""
+    return plan_stage(
+        spec,
+        seed=settings.seed,
+        nonce=settings.nonce,
+        first_id=spec.stage * _IDS_PER_STAGE,
+        sizer=sizers,
+        part=(part.index, part.count),
+    )
 
 
 def stage_info(spec: StageSpec) -> StageInfo:

@@ -24,6 +24,7 @@ from typing import Any
 
 from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.health import HealthMeter
+from loadgen.engine.host import ScrubbingSink, Secrets
 from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.sockets import StampingSelector
 from loadgen.engine.stage import Slice
@@ -45,6 +46,7 @@ class Seat:
     part: Slice
     origin_ns: int
     target: Target
+    url: str  # as the user gave it: its secrets are scrubbed from rows
     headers: dict[str, str]
     limits: Limits
     security: Security
@@ -268,7 +270,7 @@ class _Seated:
                 self._clock,
                 transport,
                 seat.target,
-                seat.make_sink(seat.part.index),
+                ScrubbingSink(seat.make_sink(seat.part.index), Secrets.of(seat.url, seat.headers)),
                 look=self._selector.drain,
                 keep_text=seat.keep_text,
                 worker=seat.part.index,
