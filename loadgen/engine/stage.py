@@ -323,7 +323,7 @@ class Stage:
 
     def _record(self, capture: Capture, in_window: bool) -> None:
         runner = self.runner
-        exchange = decode(capture, keep_text=runner.keep_text, count_tokens=runner.count_tokens)
+        exchange = decode(capture, keep_text=runner.keep_text, count_tokens=runner.count_tokens, breathe=runner.look)
         if not in_window and not exchange.warmup:
             exchange = replace(exchange, flags=(*exchange.flags, "after_window"))
         if runner.worker:

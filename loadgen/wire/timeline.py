@@ -28,6 +28,7 @@ from loadgen.wire.sse import Decoder, Event
 
 _decode = msgspec.json.Decoder().decode
 _DONE = b"[DONE]"
+_BREATH = 64  # pieces; reading these takes some 0.2 ms
 _PREVIEW = 200  # characters of an unexpected body that an error message quotes
 # Transport failures that nothing was lost by, when the stream had already said that it was complete.
 _HARMLESS_AFTER_END = ("truncated", "timeout", "cancelled", "protocol")
@@ -68,8 +69,8 @@ class Stream:
     broken: str | None = None  # why framing or lines could not be read on
 
 
-def read_stream(capture: Capture) -> Stream:
-    """Read as much of a capture's body as there is. Never raises."""
+def read_stream(capture: Capture, breathe: Callable[[], object] | None = None) -> Stream:
+    """Read as much of a capture's body as there is. Never raises. `breathe` is called every few dozen pieces."""
     stream = Stream()
     decoder = Decoder()
     read, plain = DIALECTS[capture.dialect].read, plain_reader(capture.dialect)
@@ -80,6 +81,8 @@ def read_stream(capture: Capture) -> Stream:
     events, visible = stream.events, stream.visible
     try:
         for index, (stamp, data, blind) in enumerate(payload(capture.body, capture.framing, encoding)):
+            if breathe is not None and index % _BREATH == _BREATH - 1:
+                breathe()
             for event in decoder.feed(data):
                 text = plain(event.data)
                 if text is None or event.name:
@@ -162,12 +165,19 @@ def answer(capture: Capture) -> str:
 # -- the judgement ------------------------------------------------------------------------------------------------
 
 
-def decode(capture: Capture, *, keep_text: bool = False, count_tokens: Callable[[str], int] | None = None) -> Exchange:
+def decode(
+    capture: Capture,
+    *,
+    keep_text: bool = False,
+    count_tokens: Callable[[str], int] | None = None,
+    breathe: Callable[[], object] | None = None,
+) -> Exchange:
     """One request as it happened, from what the socket saw. Never raises: bytes that cannot be read are a failure.
 
     `count_tokens` counts the tokens of a whole text; it is used where the server states no usage.
+    `breathe` is called again and again meanwhile: a client that decodes while other streams run reads them there.
     """
-    stream = read_stream(capture)
+    stream = read_stream(capture, breathe)
     streamed = stream.is_sse or not stream.raw.strip()
     text = "".join(stream.visible)
     if not streamed:
