@@ -42,7 +42,7 @@ class HealthMeter:
             health["clock_error_ns"] = float(selector.wall.error_ns)
             health["clock_steps"] = float(selector.wall.steps)
             health["loop_lag_max_ns"] = float(selector.lag_max_ns)
-            health["loop_lag_p99_ns"] = _histogram_quantile(selector.lag_histogram, 0.99)
+            health["loop_lag_p99_ns"] = lag_quantile_ns(selector.lag_histogram, health["wall_s"], 0.99)
         return health
 
 
@@ -51,15 +51,15 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _histogram_quantile(counts: list[int], q: float) -> float:
-    """Upper edge, in ns, of the bucket that holds the quantile (bucket i: turns of up to 2**i microseconds).
-
-    Weighted by time, not by number of turns: the question is how long a byte that arrives at a random moment may wait.
+def lag_quantile_ns(counts: list[int], wall_s: float, q: float) -> float:
+    """How long, at the quantile `q`, a byte that arrives at a random moment waits until the client looks; an upper
+    bound in ns. `counts[i]` turns kept the client from looking for up to 2**i microseconds; the rest of `wall_s` it
+    was waiting for bytes.
     """
-    weights = [count * 2**i for i, count in enumerate(counts)]
-    total, seen = sum(weights), 0
-    for i, weight in enumerate(weights):
-        seen += weight
-        if total and seen >= q * total:
+    allowed_us = (1 - q) * wall_s * 1e6
+    longer_us = 0.0
+    for i in reversed(range(len(counts))):
+        longer_us += counts[i] * 0.75 * 2**i  # a turn in a bucket lasts 3/4 of its upper edge on average
+        if longer_us > allowed_us:
             return float(2**i * 1000)
     return 0.0

@@ -33,6 +33,7 @@ from loadgen.wire.timeline import decode, last_token_ns
 
 _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
 _WARMUP_IDS = 10_000
+_CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
 _WARMUP_USERS = 4
 
 
@@ -87,6 +88,7 @@ class Session:
     interrupted: bool = False
     _crew: Crew | None = None
     _observer: Observer | None = None
+    _reuse: bool = True
     _sizers: dict[str, Calibration] = field(default_factory=dict)
     _service_ns: dict[str, int] = field(default_factory=dict)
 
@@ -142,6 +144,10 @@ class Session:
         async def trial(target: Target, planned: PlannedRequest) -> Exchange:
             capture = Capture(planned, target.dialect, dispatched_ns=self.clock.now_ns())
             await transport.stream(capture, target.url, target.body(planned))
+            await asyncio.sleep(_CLOSE_WAIT_S)
+            if capture.complete and not transport.kept_alive():
+                transport.never_reuse()
+                self._reuse = False
             return scrubbed(decode(capture), secrets)
 
         probe = Probe(settings.headers, settings.security, trial, self.say)
@@ -165,6 +171,7 @@ class Session:
             "min_tokens": target.features.min_tokens,
             "include_usage": target.features.include_usage,
             "max_tokens_field": target.features.max_tokens_field,
+            "keep_alive": self._reuse,
             "provenance": probed.provenance,
             "trials": list(probed.trials),
         }
@@ -207,9 +214,13 @@ class Session:
                 await self._crew.stage(Task(info, plan, stagger_ns), runner.stop)
             else:
                 meter = HealthMeter(self.selector)
-                meter.start()
+
+                async def start() -> int:
+                    meter.start()
+                    return self.clock.now_ns()
+
                 try:
-                    await runner.run(info, plan(Slice()), stagger_ns=stagger_ns)
+                    await runner.run(info, plan(Slice()), stagger_ns=stagger_ns, agreed_start=start)
                 finally:
                     info.health = meter.stop()
                     info.health["peak_connections"] = float(transport.peak_connections)
@@ -232,6 +243,7 @@ class Session:
                 settings.limits,
                 settings.security,
                 settings.keep_text,
+                self._reuse,
                 self.sink.parts(),
             )
             for index in range(settings.workers)

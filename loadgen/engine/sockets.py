@@ -190,7 +190,7 @@ class StampingSelector(selectors.BaseSelector):
                     self.wall.measure()
                 stamp = now
         else:
-            self.missing_stamps += 1
+            self.missing_stamps += bool(data)  # the end of a stream carries no bytes, and so no stamp
             stamp = now
         sock.log.pieces.append((stamp - self.origin_ns, data, self.blind_ns + now - self._woke_ns))
         return data

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _AHEAD_BYTES = 64 << 20
 _QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
 _BACKLOG = 512  # ... unless this many finished requests wait to be decoded
+_HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
 _MIN_DRAIN_NS = 60_000_000_000
 
 
@@ -84,6 +85,7 @@ class Stage:
         self.finished: deque[tuple[Capture, bool]] = deque()
         self.work = asyncio.Event()
         self.next_due_ns: int | None = None
+        self.hot_turns = 0
         self.start_ns = 0
         self.started = 0  # units
         self.sent = 0  # requests
@@ -178,6 +180,7 @@ class Stage:
             self.give_back(count)
             return
         self.slots.extend([self.clock.now_ns()] * count)
+        self.hot_turns = _HOT_TURNS if self.waiter is not None else 0
         if self.waiter is not None and not self.waiter.done():
             self.waiter.set_result(None)
 
@@ -197,6 +200,7 @@ class Stage:
 
     def _start(self, unit: _Unit, due: int | None, ready: int, in_window: bool) -> None:
         self.started += 1
+        self.hot_turns = _HOT_TURNS
         task = asyncio.create_task(self._unit(unit, None if self.closed else due, ready, in_window))
         self.tasks.add(task)
         task.add_done_callback(self._gone)
@@ -307,6 +311,10 @@ class Stage:
 
     async def _housekeep(self) -> None:
         while self.keeping or self.finished:
+            if self.hot_turns > 0 and len(self.finished) < _BACKLOG:
+                self.hot_turns -= 1
+                await asyncio.sleep(0)
+                continue
             due = self.next_due_ns
             if due is not None and len(self.finished) < _BACKLOG and 0 < due - self.clock.now_ns() < _QUIET_NS:
                 await self.clock.sleep_until(due)

@@ -104,6 +104,17 @@ class Transport:
         if self._session is not None:
             await self._session.close()
 
+    def kept_alive(self) -> bool:
+        """Whether the server has left any connection open for the next request."""
+        assert self._connector is not None
+        return any(protocol.is_connected() for kept in self._connector._conns.values() for protocol, _ in kept)
+
+    def never_reuse(self) -> None:
+        """From now on every request gets a connection of its own. For servers that close after each answer without
+        saying so: the next request would race against the close, and fail through no fault of theirs."""
+        assert self._connector is not None
+        self._connector._force_close = True
+
     @property
     def peak_connections(self) -> int:
         """The most connections that were in use at one time."""

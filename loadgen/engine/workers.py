@@ -51,6 +51,7 @@ class Seat:
     limits: Limits
     security: Security
     keep_text: bool
+    reuse: bool  # of connections
     make_sink: Callable[[int], Sink]
 
 
@@ -266,6 +267,8 @@ class _Seated:
             last_token_ns=last_token_ns,
         )
         async with transport:
+            if not seat.reuse:
+                transport.never_reuse()
             self._runner = Runner(
                 self._clock,
                 transport,

@@ -140,5 +140,8 @@ def share(events: Sequence[TokenEvent], streamed: int) -> tuple[int, ...]:
     stated = _per_event(events)
     if stated is not None and sum(stated) == streamed:
         return tuple(stated)
-    edges = [-(-i * streamed // n) for i in range(n + 1)]  # ceilings of the even shares
+    if streamed > n:  # rounded, so that the odd token falls into the middle of the stream
+        edges = [(2 * i * streamed + n) // (2 * n) for i in range(n + 1)]
+    else:
+        edges = [-(-i * streamed // n) for i in range(n + 1)]
     return tuple(b - a for a, b in pairwise(edges))
