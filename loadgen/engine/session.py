@@ -29,10 +29,10 @@ from loadgen.errors import EndpointError
 from loadgen.model import Capture, Exchange, Features, Load, PlannedRequest, RunInfo, Sink, StageInfo
 from loadgen.plan.schedule import StageSpec, plan_stage, plan_warm_up
 from loadgen.plan.tokens import DEFAULTS, Calibration, calibrate
+from loadgen.plan.workload import Workload
 from loadgen.wire.timeline import decode, last_token_ns
 
 _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
-_WARMUP_IDS = 10_000
 _CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
 _WARMUP_USERS = 4
 
@@ -50,7 +50,7 @@ class Settings:
     security: Security = field(default_factory=Security)
     seed: int = 0
     nonce: str = ""
-    warmup: int = 2
+    warmup: int = 3
     burst_start: bool = False
     keep_text: bool = False
     workers: int = 1
@@ -89,6 +89,7 @@ class Session:
     _crew: Crew | None = None
     _observer: Observer | None = None
     _reuse: bool = True
+    _warmed: int = 0  # warm-up requests so far
     _sizers: dict[str, Calibration] = field(default_factory=dict)
     _service_ns: dict[str, int] = field(default_factory=dict)
 
@@ -179,27 +180,42 @@ class Session:
         return probed
 
     async def _warm_up(self, runner: Runner, spec: StageSpec) -> None:
-        """Send the stage's warm-up requests; learn from the server's `usage` how long prompts really are."""
-        settings = self.settings
+        """Send the stage's warm-up requests; learn from the server's `usage` how long prompts really are.
+
+        Two rounds: the first, at two lengths, shows density and overhead; the second is sized by that and corrects it.
+        """
         for workload, _ in spec.mix:
-            if workload.name in self._sizers or not settings.warmup:
+            if workload.name in self._sizers or not self.settings.warmup:
                 continue
-            seen: list[Exchange] = []
-            runner.on_exchange = seen.append
-            first_id = -(len(self._sizers) + 1) * _WARMUP_IDS
-            plan = plan_warm_up(
-                spec, workload, settings.warmup, seed=settings.seed, nonce=f"{settings.nonce}w", first_id=first_id
-            )
-            users = min(settings.warmup, _WARMUP_USERS)
-            name = f"{workload.name} warm-up"
-            info = StageInfo(-1, name, workload.name, Load("concurrency", users, "closed"), settings.warmup)
-            await runner.run(info, plan)
-            runner.on_exchange = lambda exchange: None
-            good = [e for e in seen if e.outcome == "ok"]
-            pairs = [(e.prompt_chars, e.prompt_tokens) for e in good if e.prompt_chars and e.prompt_tokens]
-            self._sizers[workload.name] = calibrate(pairs, DEFAULTS[workload.kind])
-            took = [e.event_ns[-1] - e.sent_ns for e in good if e.event_ns and e.sent_ns is not None]
+            second = self.settings.warmup // 3
+            seen = await self._warm_up_round(runner, spec, workload, self.settings.warmup - second)
+            sizer = calibrate(_prompt_sizes(seen), DEFAULTS[workload.kind])
+            self._sizers[workload.name] = sizer
+            if second and not runner.stop.is_set():
+                seen = await self._warm_up_round(runner, spec, workload, second)
+                self._sizers[workload.name] = sizer.through(_prompt_sizes(seen))
+            took = [e.event_ns[-1] - e.sent_ns for e in seen if e.event_ns and e.sent_ns is not None]
             self._service_ns[workload.name] = sum(took) // len(took) if took else 0
+
+    async def _warm_up_round(self, runner: Runner, spec: StageSpec, workload: Workload, count: int) -> list[Exchange]:
+        """The exchanges that succeeded."""
+        settings = self.settings
+        seen: list[Exchange] = []
+        self._warmed += count
+        plan = plan_warm_up(
+            spec,
+            workload,
+            count,
+            seed=settings.seed,
+            nonce=f"{settings.nonce}w{self._warmed}",
+            first_id=-self._warmed,
+            sizer=self._sizers if workload.name in self._sizers else None,
+        )
+        load = Load("concurrency", min(count, _WARMUP_USERS), "closed")
+        runner.on_exchange = seen.append
+        await runner.run(StageInfo(-1, f"{workload.name} warm-up", workload.name, load, count), plan)
+        runner.on_exchange = lambda exchange: None
+        return [e for e in seen if e.outcome == "ok"]
 
     async def _stage(self, runner: Runner, transport: Transport, spec: StageSpec) -> None:
         info = stage_info(spec)
@@ -268,6 +284,11 @@ class Session:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number)
+
+
+def _prompt_sizes(exchanges: list[Exchange]) -> list[tuple[int, int]]:
+    """(characters sent, prompt tokens counted by the server), where it counts them."""
+    return [(e.prompt_chars, e.prompt_tokens) for e in exchanges if e.prompt_chars and e.prompt_tokens]
 
 
 def _part_of_plan(

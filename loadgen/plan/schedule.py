@@ -16,24 +16,19 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import UsageError
-from loadgen.model import Load, Message, PlannedRequest
-from loadgen.plan import prompts
+from loadgen.model import Load, PlannedRequest
 from loadgen.plan.arrivals import parse_arrivals
-from loadgen.plan.lengths import Length, fixed, tie
-from loadgen.plan.tokens import DEFAULTS, Sizer, fit
-from loadgen.plan.workload import Prefix, Turns, Workload
-
-__all__ = ["Length", "Prefix", "StageSpec", "Turns", "Workload", "parse_sweep", "plan_stage", "plan_warm_up"]
+from loadgen.plan.lengths import fixed, tie
+from loadgen.plan.tokens import Sizer
+from loadgen.plan.workload import Trace, Workload
+from loadgen.plan.writer import ARRIVALS, LENGTHS, Drawn, Writer, generator
 
 _BLOCK = 1024
-_TEXT, _LENGTHS, _ARRIVALS, _PREFIX = range(4)  # what a generator is for
-_SEEDS = (1 << 64) - 1
 _MAX_SWEEP = 1000
 
 
@@ -47,6 +42,7 @@ class StageSpec:
     load: Load
     requests: int | None = None
     duration_ns: int | None = None
+    trace: Trace | None = None  # with load "trace": lengths and due times come from it; the mix names one workload
 
 
 def plan_stage(
@@ -62,17 +58,19 @@ def plan_stage(
 
     `sizer` says for each workload (by name) how its texts are measured; without one the kind's estimate is used.
     `part` = (index, count) yields only the units index, index + count, ... With `spec.requests` there are exactly so
-    many requests (a conversation may be cut); by duration the plan has no end. `request_id` is `first_id` plus the
+    many requests (a conversation may be cut); by duration the plan has no end, but for a trace's. `request_id` is `first_id` plus the
     request's place in the stage.
 
     Raises:
         UsageError: an arrival process that does not exist, an empty mix.
     """
-    writer = _Writer(spec, seed, nonce, sizer or {})
+    writer = Writer(spec.mix, spec.stage, seed, nonce, sizer or {})
     index, count = part
     place = 0
-    for number, (drawn, due) in enumerate(zip(_units(spec, seed), _due_times(spec, seed), strict=False)):
-        turns = drawn.turns if spec.requests is None else min(drawn.turns, spec.requests - place)
+    for number, (drawn, due) in enumerate(_units(spec, seed)):
+        text = writer.text(drawn.workload, number)
+        turns = drawn.turns if text is None else min(drawn.turns, len(text.turns))
+        turns = turns if spec.requests is None else min(turns, spec.requests - place)
         if turns <= 0:
             return
         if number % count == index:
@@ -81,20 +79,30 @@ def plan_stage(
 
 
 def plan_warm_up(
-    spec: StageSpec, workload: Workload, count: int, *, seed: int, nonce: str, first_id: int
+    spec: StageSpec,
+    workload: Workload,
+    count: int,
+    *,
+    seed: int,
+    nonce: str,
+    first_id: int,
+    sizer: Mapping[str, Sizer] | None = None,
 ) -> Iterator[PlannedRequest]:
-    """`count` requests of one workload to warm up and calibrate with: every second one has half the prompt, so that
-    the template's overhead can be told from the density of the text. Never due, marked `warmup`."""
+    """`count` requests of one workload to warm up and calibrate with: without a `sizer` every second one has half the
+    prompt, so that the template's overhead can be told from the density of the text. Never due, marked `warmup`."""
     single = replace(workload, turns=None)
     half = replace(single, prompt_tokens=fixed(max(1, round(workload.prompt_tokens.mean() / 2))))
     plans = [
         plan_stage(
-            replace(spec, mix=((kind, 1.0),), load=Load("concurrency", 1), requests=count, duration_ns=None),
+            replace(
+                spec, mix=((kind, 1.0),), load=Load("concurrency", 1), requests=count, duration_ns=None, trace=None
+            ),
             seed=seed,
             nonce=nonce,
             first_id=first_id,
+            sizer=sizer,
         )
-        for kind in (single, half)
+        for kind in (single, half if sizer is None else single)
     ]
     for place, pair in enumerate(zip(*plans, strict=True)):
         yield replace(pair[place % 2], warmup=True, stage=-1)
@@ -138,25 +146,22 @@ def _range(low: float, high: float, operator: str, step: float, text: str) -> li
 # -- what is drawn for every unit ----------------------------------------------------------------------------------
 
 
-class _Drawn(NamedTuple):
-    """The cheap facts of a unit."""
-
-    workload: int  # index into the mix
-    prompt_tokens: int
-    output_tokens: int
-    turns: int
-
-
-def _rng(seed: int, stage: int, purpose: int, number: int = 0) -> np.random.Generator:
-    return np.random.default_rng((seed & _SEEDS, stage & _SEEDS, purpose, number))
-
-
-def _units(spec: StageSpec, seed: int) -> Iterator[_Drawn]:
+def _units(spec: StageSpec, seed: int) -> Iterator[tuple[Drawn, int | None]]:
+    """What every unit of the stage is, and when it is due (None in closed loop)."""
     if not spec.mix or sum(weight for _, weight in spec.mix) <= 0:
         raise UsageError(f"stage {spec.name} has no workload", do="give a workload with a weight above 0")
+    if spec.trace is not None:
+        for row in spec.trace.rows():
+            yield Drawn(0, row.prompt_tokens, row.output_tokens, 1, row), row.offset_ns
+        return
+    yield from zip(_drawn(spec, seed), _due_times(spec, seed), strict=False)
+
+
+def _drawn(spec: StageSpec, seed: int) -> Iterator[Drawn]:
     for block in itertools.count():
-        rng = _rng(seed, spec.stage, _LENGTHS, block)
-        yield from map(_Drawn._make, _drawn_block(spec.mix, rng.random((4, _BLOCK))).T.tolist())
+        rng = generator(seed, spec.stage, LENGTHS, block)
+        for facts in _drawn_block(spec.mix, rng.random((4, _BLOCK))).T.tolist():
+            yield Drawn(*facts)
 
 
 def _drawn_block(mix: tuple[tuple[Workload, float], ...], u: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -178,55 +183,4 @@ def _drawn_block(mix: tuple[tuple[Workload, float], ...], u: NDArray[np.float64]
 def _due_times(spec: StageSpec, seed: int) -> Iterator[int | None]:
     if spec.load.kind == "concurrency":
         return itertools.repeat(None)
-    return parse_arrivals(spec.load.arrivals).offsets(spec.load.value, _rng(seed, spec.stage, _ARRIVALS))
-
-
-# -- what is made for the caller's units only ----------------------------------------------------------------------
-
-
-class _Writer:
-    """Makes the requests of a unit."""
-
-    def __init__(self, spec: StageSpec, seed: int, nonce: str, sizers: Mapping[str, Sizer]) -> None:
-        self._spec, self._seed, self._nonce = spec, seed, nonce
-        self._key = _key(nonce)
-        self._sizers = [sizers.get(w.name, DEFAULTS[w.kind]) for w, _ in spec.mix]
-
-    def unit(self, number: int, drawn: _Drawn, first_id: int, due: int | None) -> Iterator[PlannedRequest]:
-        """The turns of unit `number`; only the first is due at a time."""
-        spec = self._spec
-        workload, sizer = spec.mix[drawn.workload][0], self._sizers[drawn.workload]
-        rng = _rng(self._seed, spec.stage, _TEXT, number)
-        session = f"{spec.stage}-{number}" if workload.turns is not None else None
-        prompt_tokens, think_ns = drawn.prompt_tokens, 0
-        for turn in range(drawn.turns):
-            request_id = first_id + turn
-            if turn and workload.turns is not None:
-                u = rng.random(2)
-                prompt_tokens = int(workload.turns.prompt_tokens.at(u[:1])[0])
-                think_ns = int(workload.turns.think_ms.at(u[1:])[0]) * 1_000_000
-            yield PlannedRequest(
-                request_id=request_id,
-                stage=spec.stage,
-                workload=workload.name,
-                messages=(Message("user", self._text(workload.kind, prompt_tokens, request_id, sizer, rng)),),
-                prompt_tokens=prompt_tokens,
-                output_tokens=drawn.output_tokens,
-                offset_ns=due if turn == 0 else None,
-                session_id=session,
-                turn=turn if session else None,
-                think_ns=think_ns,
-            )
-
-    def _text(self, kind: str, tokens: int, request_id: int, sizer: Sizer, rng: np.random.Generator) -> str:
-        seed = int(rng.integers(1 << 62))
-        label = prompts.tag(self._key, request_id)
-        return fit(lambda chars: prompts.write(kind, chars, label, np.random.default_rng(seed)), tokens, sizer)[0]
-
-
-def _key(nonce: str) -> int:
-    """64 bits of a nonce (FNV-1a; Fowler, Noll, Vo)."""
-    key = 0xCBF29CE484222325
-    for byte in nonce.encode():
-        key = ((key ^ byte) * 0x100000001B3) & _SEEDS
-    return key
+    return parse_arrivals(spec.load.arrivals).offsets(spec.load.value, generator(seed, spec.stage, ARRIVALS))

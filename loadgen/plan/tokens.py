@@ -23,9 +23,21 @@ class Calibration:
     tokens_per_char: float
     overhead_tokens: float = 0.0
 
+    @property
+    def density(self) -> float:
+        """Tokens per character of text."""
+        return self.tokens_per_char
+
     def chars(self, tokens: int) -> int:
         """How many characters make `tokens` server tokens (>= 1)."""
         return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_char))
+
+    def through(self, observations: Sequence[tuple[int, int]]) -> Calibration:
+        """The same overhead, with the density that (characters, server tokens) near the wanted length really showed:
+        a straight line through two lengths is off where the density of the text changes with its length."""
+        chars = sum(c for c, _ in observations)
+        tokens = sum(t - self.overhead_tokens for _, t in observations)
+        return Calibration(tokens / chars, self.overhead_tokens) if chars > 0 and tokens > 0 else self
 
     def tokens(self, chars: int) -> int:
         """How many server tokens that many characters make."""
@@ -38,7 +50,7 @@ class Exact:
 
     count: Callable[[str], int]
     overhead_tokens: int = 0
-    start: Calibration = Calibration(0.3)  # where the search begins
+    density: float = 0.3  # tokens per character, roughly: where the search begins
 
 
 Sizer = Calibration | Exact
@@ -83,7 +95,7 @@ def fit(make: Callable[[int], str], tokens: int, sizer: Sizer) -> tuple[str, int
     if isinstance(sizer, Calibration):
         text = make(sizer.chars(tokens))
         return text, sizer.tokens(len(text))
-    chars = sizer.start.chars(tokens)
+    chars = Calibration(sizer.density, sizer.overhead_tokens).chars(tokens)
     best, best_count = "", -1
     low, high = 0, 0  # characters known to be too few, too many (0: not known)
     for _ in range(_TRIES):
