@@ -22,7 +22,7 @@ _FLAGS: dict[str, Any] = {
     "duration": None,
     "prompt_tokens": None,
     "output_tokens": None,
-    "warmup": 3,
+    "warmup": 4,
     "burst_start": False,
     "workers": "1",
     "seed": 0,

@@ -54,7 +54,7 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--warmup",),
         {
             "type": click.IntRange(0),
-            "default": 3,
+            "default": 4,
             "show_default": True,
             "help": "Unmeasured requests per workload before its first stage.",
         },

@@ -50,7 +50,7 @@ class Settings:
     security: Security = field(default_factory=Security)
     seed: int = 0
     nonce: str = ""
-    warmup: int = 3
+    warmup: int = 4
     burst_start: bool = False
     keep_text: bool = False
     workers: int = 1
@@ -187,7 +187,7 @@ class Session:
         for workload, _ in spec.mix:
             if workload.name in self._sizers or not self.settings.warmup:
                 continue
-            second = self.settings.warmup // 3
+            second = self.settings.warmup // 2
             seen = await self._warm_up_round(runner, spec, workload, self.settings.warmup - second)
             sizer = calibrate(_prompt_sizes(seen), DEFAULTS[workload.kind])
             self._sizers[workload.name] = sizer
