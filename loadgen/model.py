@@ -44,7 +44,7 @@ class PlannedRequest:
     stage: int
     workload: str
     messages: tuple[Message, ...]
-    prompt_tokens: int  # asked for, as the server counts them
+    prompt_tokens: int  # asked for, as the server counts them; 0: nothing was (a text of one's own)
     output_tokens: int  # asked for
     offset_ns: int | None = None  # due time from the stage's start; None in closed loop
     session_id: str | None = None

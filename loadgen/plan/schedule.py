@@ -58,8 +58,8 @@ def plan_stage(
 
     `sizer` says for each workload (by name) how its texts are measured; without one the kind's estimate is used.
     `part` = (index, count) yields only the units index, index + count, ... With `spec.requests` there are exactly so
-    many requests (a conversation may be cut); by duration the plan has no end, but for a trace's. `request_id` is `first_id` plus the
-    request's place in the stage.
+    many requests (a conversation may be cut); by duration the plan has no end (a trace has). `request_id` is
+    `first_id` plus the request's place in the stage.
 
     Raises:
         UsageError: an arrival process that does not exist, an empty mix.
