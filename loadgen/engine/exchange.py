@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from loadgen.engine.transport import Transport
 
 _DONE_GRACE_NS = 1_000_000_000  # after `[DONE]`: how long an unfinished body may keep the slot
+_EVENT_END = b"\n\n\r\n"  # an event of LF lines at the end of a chunk: neither ragged nor the end of the body
 _BODY_END = b"\r\n\r\n"  # a chunked body ends so; an event of CRLF lines may
 _LARGE_BODY_BYTES = 1 << 20  # above this aiohttp wants a file, which it sends piece by piece
 
@@ -167,6 +168,8 @@ class HttpExchange:
     def _on_data(self, data: bytes) -> bool:
         """Fast lane. True wakes asyncio: only when the end may have come, so that aiohttp looks at it."""
         framing = self.framing
+        if framing == "chunked" and not self.tail and data.endswith(_EVENT_END) and b"[DONE]" not in data:
+            return False  # nearly every receive: whole events
         if data and (framing == "close" or (framing == "chunked" and len(data) > 4 and not data.endswith(_BODY_END))):
             return self._look_for_done(data)
         self._feed(data)
