@@ -19,8 +19,8 @@ import numpy as np
 from loadgen.plan import vocabulary as words
 
 _POOL = 4096
+_NEAR = 8  # characters by which a text may be longer or shorter than asked, to end with a word
 _MASK = (1 << 64) - 1
-_MIN_ASK_CHARS = 400  # shorter prompts leave out the question: the tag and the text fill them
 
 
 def tag(key: int, number: int) -> str:
@@ -43,63 +43,64 @@ def write(kind: str, chars: int, tag: str, rng: np.random.Generator) -> str:
 
 
 def _cut(text: str, chars: int) -> str:
+    """At the blank nearest to `chars`; where none is near (inside a long name or a time) exactly there."""
     if len(text) <= chars:
         return text
     before, after = text.rfind(" ", 0, chars + 1), text.find(" ", chars)
     near = after if 0 <= after - chars < chars - before else before
-    return text[:near] if near > chars // 2 else text[:chars]
+    return text[:near] if abs(near - chars) <= _NEAR else text[:chars]
 
 
 # -- writers -------------------------------------------------------------------------------------------------------
 
 
-def _ask(choices: tuple[str, ...], chars: int, rng: np.random.Generator) -> str:
-    text = choices[int(rng.integers(len(choices)))]
-    return text + "\n\n" if chars >= _MIN_ASK_CHARS else ""
+def _draws(rows: int, columns: int, rng: np.random.Generator) -> list[list[int]]:
+    """Columns of random numbers in 0.._POOL-1. Row by row, so that a longer text begins like a shorter one."""
+    columns_first: list[list[int]] = rng.integers(0, _POOL, (rows, columns)).T.tolist()
+    return columns_first
 
 
 def _chat(chars: int, rng: np.random.Generator) -> str:
     """A support question with a pasted log: increasing times, levels, components, stack traces."""
     pool = _log_pool()
-    count = chars // 120 + 8  # entries have 160 characters in the mean
-    clock = int(rng.integers(0, 80_000_000))
-    parts = [_ask(words.QUESTIONS, chars, rng)]
-    day = int(rng.integers(1, 29))
-    gaps = rng.integers(1, 900, count).cumsum() + clock
-    for entry, ms in zip(rng.integers(0, _POOL, count).tolist(), gaps.tolist(), strict=True):
+    question, day, ms = rng.integers(0, (len(words.QUESTIONS), 28, 60_000_000)).tolist()
+    entries, gaps = _draws(chars // 120 + 8, 2, rng)  # entries have 160 characters in the mean
+    parts = [words.QUESTIONS[question], "\n\n"]
+    for entry, gap in zip(entries, gaps, strict=True):
+        ms += gap >> 2
         seconds, milli = divmod(ms, 1000)
         minutes, second = divmod(seconds, 60)
         hour, minute = divmod(minutes, 60)
-        parts.append(f"2026-03-{day:02d}T{hour % 24:02d}:{minute:02d}:{second:02d}.{milli:03d}Z {pool[entry]}\n")
+        parts.append(f"2026-03-{day + 1:02d}T{hour:02d}:{minute:02d}:{second:02d}.{milli:03d}Z {pool[entry]}\n")
     return "".join(parts)
 
 
 def _summarize(chars: int, rng: np.random.Generator) -> str:
-    """A long document with numbered headings and paragraphs."""
+    """A long document with numbered headings and paragraphs of three to eight sentences."""
     pool = _sentence_pool()
     count = chars // 90 + 12  # sentences have 120 characters in the mean
+    picks, sizes, headings = _draws(count, 3, rng)
     parts = ["Summarise the following document in one paragraph for a reader who has no time to read it.\n\n"]
-    parts = parts if chars >= _MIN_ASK_CHARS else []
-    sentences = [pool[i] for i in rng.integers(0, _POOL, count).tolist()]
-    sizes = rng.integers(3, 8, count // 3 + 2).tolist()
-    headings = rng.integers(0, len(words.HEADINGS), count // 3 + 2).tolist()
     position = 0
-    for index, size in enumerate(sizes):
-        if index % 5 == 0:
-            parts.append(f"{index // 5 + 1}. {words.HEADINGS[headings[index]]}\n\n")
-        parts.append(" ".join(sentences[position : position + size]))
-        parts.append("\n\n")
-        position += size
+    for paragraph in range(count):
         if position >= count:
             break
+        if paragraph % 5 == 0:
+            parts.append(f"{paragraph // 5 + 1}. {words.HEADINGS[headings[paragraph] % len(words.HEADINGS)]}\n\n")
+        end = position + 3 + sizes[paragraph] % 6
+        parts.append(" ".join([pool[i] for i in picks[position:end]]))
+        parts.append("\n\n")
+        position = end
     return "".join(parts)
 
 
 def _notes(asks: tuple[str, ...], pool: Callable[[], tuple[str, ...]]) -> Callable[[int, np.random.Generator], str]:
     def text(chars: int, rng: np.random.Generator) -> str:
         notes = pool()
-        picks = rng.integers(0, len(notes), chars // 30 + 4).tolist()
-        return _ask(asks, chars, rng) + " ".join([f"({n}) {notes[i]}" for n, i in enumerate(picks, 1)])
+        ask = asks[int(rng.integers(len(asks)))]
+        (picks,) = _draws(chars // 30 + 4, 1, rng)
+        numbered = [f"({n}) {notes[i % len(notes)]}" for n, i in enumerate(picks, 1)]
+        return f"{ask}\n\n{' '.join(numbered)}"
 
     return text
 

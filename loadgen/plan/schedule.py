@@ -24,9 +24,10 @@ from loadgen.errors import UsageError
 from loadgen.model import Load, PlannedRequest
 from loadgen.plan.arrivals import parse_arrivals
 from loadgen.plan.lengths import fixed, tie
+from loadgen.plan.prompts import tag
 from loadgen.plan.tokens import Sizer
 from loadgen.plan.workload import Trace, Workload
-from loadgen.plan.writer import ARRIVALS, LENGTHS, Drawn, Writer, generator
+from loadgen.plan.writer import ARRIVALS, LENGTHS, Drawn, Writer, generator, key_of
 
 _BLOCK = 1024
 _MAX_SWEEP = 1000
@@ -105,7 +106,12 @@ def plan_warm_up(
         for kind in (single, half if sizer is None else single)
     ]
     for place, pair in enumerate(zip(*plans, strict=True)):
-        yield replace(pair[place % 2], warmup=True, stage=-1)
+        request = replace(pair[place % 2], warmup=True, stage=-1)
+        if workload.texts is not None:  # a text of one's own must not be in the cache when its turn comes
+            first, *rest = request.messages
+            tagged = replace(first, content=f"{tag(key_of(nonce), request.request_id)}: {first.content}")
+            request = replace(request, messages=(tagged, *rest))
+        yield request
 
 
 def parse_sweep(text: str, *, integers: bool) -> list[float]:

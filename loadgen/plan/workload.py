@@ -68,7 +68,8 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A kind of request. `kind` names the writer of its prompts (one of `prompts.KINDS`)."""
+    """A kind of request. `kind` names the writer of its prompts (one of `prompts.KINDS`), or is "text" where they
+    come from `texts`."""
 
     name: str
     kind: str

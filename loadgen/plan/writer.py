@@ -43,8 +43,8 @@ class Writer:
         self, mix: tuple[tuple[Workload, float], ...], stage: int, seed: int, nonce: str, sizers: Mapping[str, Sizer]
     ) -> None:
         self._mix, self._stage, self._seed = mix, stage, seed
-        self._key, self._shared_key = _key(nonce), _key(f"{nonce}/{stage}")
-        self._sizers = [sizers.get(w.name, DEFAULTS["text" if w.texts else w.kind]) for w, _ in mix]
+        self._key, self._shared_key = key_of(nonce), key_of(f"{nonce}/{stage}")
+        self._sizers = [sizers.get(w.name, DEFAULTS[w.kind]) for w, _ in mix]
         self._shared: OrderedDict[tuple[str, int, int], str] = OrderedDict()
         self._orders: dict[tuple[int, int], list[int]] = {}
 
@@ -55,12 +55,12 @@ class Writer:
         text = self.text(drawn.workload, number)
         session = f"{self._stage}-{number}" if workload.turns is not None else None
         group = int(rng.integers(workload.prefix.groups)) if workload.prefix is not None else 0
+        later = rng.random((drawn.turns, 2)) if drawn.turns > 1 else None
         prompt_tokens, think_ns = drawn.prompt_tokens, 0
         for turn in range(drawn.turns):
-            if turn and workload.turns is not None:
-                u = rng.random(2)
-                prompt_tokens = int(workload.turns.prompt_tokens.at(u[:1])[0])
-                think_ns = int(workload.turns.think_ms.at(u[1:])[0]) * 1_000_000
+            if later is not None and turn and workload.turns is not None:
+                prompt_tokens = int(workload.turns.prompt_tokens.at(later[turn, :1])[0])
+                think_ns = int(workload.turns.think_ms.at(later[turn, 1:])[0]) * 1_000_000
             if text is not None:
                 messages, output_tokens = text.turns[turn], text.output_tokens or drawn.output_tokens
                 prompt_tokens = 0  # nothing was asked for: the text is what it is
@@ -111,11 +111,11 @@ class Writer:
         shared = ""
         if workload.prefix is not None and turn == 0:
             shared = self._shared_text(workload.kind, group, min(workload.prefix.tokens, tokens), sizer) + "\n\n"
-        seed, label = int(rng.integers(1 << 62)), prompts.tag(self._key, request_id)
+        label, state = prompts.tag(self._key, request_id), rng.bit_generator.state
 
         def make(chars: int) -> str:
-            own = prompts.write(workload.kind, chars - len(shared), label, np.random.default_rng(seed))
-            return shared + own
+            rng.bit_generator.state = state  # every attempt writes the same text, longer or shorter
+            return shared + prompts.write(workload.kind, chars - len(shared), label, rng)
 
         return fit(make, tokens, sizer)[0]
 
@@ -141,7 +141,7 @@ class Writer:
         return known
 
 
-def _key(nonce: str) -> int:
+def key_of(nonce: str) -> int:
     """64 bits of a nonce (FNV-1a; Fowler, Noll, Vo)."""
     key = 0xCBF29CE484222325
     for byte in nonce.encode():
