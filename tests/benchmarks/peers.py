@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.peers --oracle PATH --tool guidellm=/path/bin/guidellm --tool aiperf=/path/bin/aiperf
 
-Install the tools in environments of their own. They run on all cores but the oracle's, as their authors mean them to;
+Tried with GuideLLM 0.8.1, AIPerf 0.13.0 and EvalScope 1.14.1. Install the tools in environments of their own. They run on all cores but the oracle's, as their authors mean them to;
 `loadgen run` is beside them on one core. What a tool calls ITL is not always the gap between two events: GuideLLM's is
 the mean of each request, so its p99 says nothing about single gaps.
 """
@@ -83,7 +83,29 @@ def _aiperf_figures(folder: Path) -> Figures:
     return ttft["p50"], ttft["p99"], gap["p50"], gap["p99"]
 
 
-TOOLS = {"guidellm": Tool(_guidellm, _guidellm_figures), "aiperf": Tool(_aiperf, _aiperf_figures)}
+def _evalscope(load: Load) -> list[str]:
+    return [
+        "perf",
+        *("--url", f"{load.url}/chat/completions", "--api", "openai", "--model", load.model, "--stream"),
+        *("--tokenizer-path", str(load.folder / "tokenizer"), "--dataset", "random", "--prefix-length", "0"),
+        *("--min-prompt-length", "32", "--max-prompt-length", "32", "--max-tokens", str(load.tokens)),
+        *("--parallel", str(load.streams), "--number", str(load.requests)),
+        *("--outputs-dir", str(load.folder / "evalscope"), "--no-timestamp"),
+    ]
+
+
+def _evalscope_figures(folder: Path) -> Figures:
+    result = next((folder / "evalscope").glob("*/*/benchmark_percentile.json"))
+    rows = {row["Percentiles"]: row for row in json.loads(result.read_bytes())}
+    (p50, p99), ttft, itl = (rows["50%"], rows["99%"]), "TTFT (ms)", "ITL (ms)"
+    return p50[ttft], p99[ttft], p50[itl], p99[itl]
+
+
+TOOLS = {
+    "guidellm": Tool(_guidellm, _guidellm_figures),
+    "aiperf": Tool(_aiperf, _aiperf_figures),
+    "evalscope": Tool(_evalscope, _evalscope_figures),
+}
 
 
 def main() -> None:
@@ -128,7 +150,7 @@ def run_tool(tool: Tool, binary: str, load: Load, cores: str) -> tuple[Figures, 
     ran = run_child(["taskset", "-c", cores, binary, *tool.command(load)])
     try:
         return tool.figures(load.folder), ran
-    except (OSError, LookupError, TypeError) as bad:
+    except (OSError, LookupError, TypeError, StopIteration) as bad:
         raise RuntimeError(f"{binary} left no result ({bad!r})\n{ran.output[-3000:]}") from bad
 
 
@@ -161,6 +183,7 @@ def _tokenizer(folder: Path) -> None:
     folder.mkdir()
     made.save(str(folder / "tokenizer.json"))
     special = {"unk_token": "<unk>", "eos_token": "<unk>", "pad_token": "<unk>"}
+    special["chat_template"] = "{% for message in messages %}{{ message.content }} {% endfor %}"
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **special}))
 
 
