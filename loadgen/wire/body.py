@@ -15,7 +15,9 @@ from loadgen.model import Framing, Piece
 
 _MAX_SIZE_LINE = 8192  # bytes of a chunk-size or trailer line
 _MAX_BODY = 1 << 30  # bytes after decompression: beyond this it is an attack or a fault, not an answer
+_INFLATED = 1 << 20  # bytes that one step of decompression may produce: a small piece can hold a bomb
 _IDENTITY = ("", "identity")
+_HEX = b"0123456789abcdefABCDEF"
 
 
 def payload(pieces: Iterable[Piece], framing: Framing, encoding: str = "") -> Iterator[Piece]:
@@ -38,28 +40,31 @@ def payload(pieces: Iterable[Piece], framing: Framing, encoding: str = "") -> It
 
 
 class Dechunker:
-    """Incremental decoder of chunked framing. `ended` is true after the last chunk and its trailers."""
+    """Incremental decoder of chunked framing.
+
+    `ended` is true after the last chunk and its trailers; `broken` says what stands where a chunk should. After either
+    nothing more is returned: what follows belongs to nobody.
+    """
 
     def __init__(self) -> None:
         self._line = b""  # a size or trailer line that is not complete yet
         self._left = 0  # bytes of the current chunk that are still to come
         self._state = "size"  # size, data, data-end, trailer
         self.ended = False
+        self.broken: str | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """The payload in `data`. Raises WireError for a bad chunk size."""
-        if self._state == "size" and not self._line:  # the usual case: one whole chunk to a receive
+        """The payload in `data`, up to where the framing breaks."""
+        if self._state == "size" and not self._line and self.broken is None:  # the usual case: one whole chunk
             start = data.find(b"\r\n") + 2
-            if 2 < start < 10 and data[: start - 2].isalnum() and data.endswith(b"\r\n"):
-                try:
-                    whole = len(data) == start + int(data[: start - 2], 16) + 2 > start + 2
-                except ValueError:
-                    whole = False
-                if whole:
+            digits = data[: start - 2]
+            if 2 < start < 10 and data.endswith(b"\r\n") and not digits.strip(_HEX):
+                left = int(digits, 16)
+                if left and len(data) == start + left + 2:
                     return data[start:-2]
         out: list[bytes] = []
         at, size = 0, len(data)
-        while at < size and not self.ended:
+        while at < size and not self.ended and self.broken is None:
             if self._state == "data":
                 take = min(self._left, size - at)
                 out.append(data[at : at + take])
@@ -70,31 +75,28 @@ class Dechunker:
                 continue
             end = data.find(b"\n", at)
             if end < 0:
-                self._line += data[at:]
+                self._line += data[at : at + _MAX_SIZE_LINE + 1]
                 if len(self._line) > _MAX_SIZE_LINE:
-                    raise WireError("a chunk-size line without an end")
+                    self.broken = "a chunk-size line without an end"
                 break
-            line = (self._line + data[at:end]).rstrip(b"\r") if self._line else data[at:end].rstrip(b"\r")
-            self._line = b""
+            line, self._line = self._line + data[at:end], b""
             at = end + 1
-            self._next(line)
+            self._next(line.rstrip(b"\r"))
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _next(self, line: bytes) -> None:
         if self._state == "data-end":
             if line:
-                raise WireError(f"bytes after a chunk's end: {line[:20]!r}")
+                self.broken = f"bytes after a chunk's end: {line[:20]!r}"
             self._state = "size"
         elif self._state == "trailer":
             self.ended = not line
         else:
             digits = line.partition(b";")[0].strip()
-            try:
-                if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-                    raise ValueError
-                self._left = int(digits, 16)
-            except ValueError:
-                raise WireError(f"not a chunk size: {line[:20]!r}") from None
+            if not digits or digits.strip(_HEX) or len(digits) > 16:
+                self.broken = f"not a chunk size: {line[:20]!r}"
+                return
+            self._left = int(digits, 16)
             self._state = "data" if self._left else "trailer"
 
 
@@ -102,20 +104,30 @@ def _unchunked(pieces: Iterable[Piece]) -> Iterator[Piece]:
     decoder = Dechunker()
     for stamp, data, blind in pieces:
         yield stamp, decoder.feed(data), blind
+        if decoder.broken is not None:
+            raise WireError(decoder.broken)
 
 
 def _inflated(pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
+    """Decompressed pieces; a gzip body may have several members (a server that compresses each event by itself)."""
     if name not in ("gzip", "x-gzip", "deflate"):
-        raise WireError(f"content-encoding {name!r} is not supported")
+        raise WireError(f"content-encoding {name[:40]!r} is not supported")
     inflater = None
     for stamp, data, blind in pieces:
-        if not data:
-            continue
-        if inflater is None:
-            # "deflate" means zlib, but some servers send it raw: the first byte tells (RFC 1950: low nibble 8).
-            raw = name == "deflate" and data[0] & 0x0F != 8
-            inflater = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
-        try:
-            yield stamp, inflater.decompress(data, _MAX_BODY), blind
-        except zlib.error as bad:
-            raise WireError(f"the compressed body is damaged: {bad}") from None
+        left = data
+        while left:
+            if inflater is None:
+                # "deflate" means zlib, but some servers send it raw: the first byte tells (RFC 1950: low nibble 8).
+                raw = name == "deflate" and left[0] & 0x0F != 8
+                inflater = zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
+            try:
+                out = inflater.decompress(left, _INFLATED)
+                while len(out) == _INFLATED:  # more may wait inside, even when all input is used up
+                    yield stamp, out, blind
+                    out = inflater.decompress(inflater.unconsumed_tail, _INFLATED)
+            except zlib.error as bad:
+                raise WireError(f"the compressed body is damaged: {bad}") from None
+            yield stamp, out, blind
+            if not inflater.eof:
+                break
+            left, inflater = inflater.unused_data.lstrip(b"\0"), None

@@ -2,11 +2,13 @@
 
 Knows: the JSON of chat and text completions as servers really send it. Must not know: SSE, stamps, outcomes.
 Why: vendors differ in *where* text, reasoning, tool calls, usage and errors stand, not in what is done with them. So
-the differences are rows of tables, and there is one reader for all.
+the differences are rows of tables, and there is one reader for all: a gateway may answer one API in the shape of the
+other, so the reader looks in every place whichever was called.
 
-Sources of the field names: the OpenAI API reference; vLLM, SGLang and llama.cpp servers' own streams; Azure OpenAI
+Sources of the field names: the OpenAI API reference; vLLM, SGLang, llama.cpp and TGI servers' own streams; Azure OpenAI
 (content filters, choices without delta), DeepSeek (`reasoning_content`, `prompt_cache_hit_tokens`), OpenRouter
-(`reasoning`, errors beside choices), Groq (`x_groq`), Mistral (content as a list of parts).
+(`reasoning`, `reasoning_details`, errors beside choices), Groq (`x_groq`), Mistral (content as a list of parts),
+Cerebras (`time_info`), Cohere and Anthropic behind gateways (`input_tokens`, `thinking`).
 """
 
 from __future__ import annotations
@@ -16,27 +18,30 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadgen.model import Features, Message, PlannedRequest
+from loadgen.wire.reasons import error_of
 
 Json = dict[str, Any]
 Part = Literal["visible", "reasoning", "tools"]
 
-# Where generated text stands in a chat delta (or, not streamed, in a message), and what it is.
-_DELTA_TEXT: tuple[tuple[str, Part], ...] = (
-    ("reasoning_content", "reasoning"),
-    ("reasoning", "reasoning"),
-    ("thinking", "reasoning"),
-    ("content", "visible"),
-    ("refusal", "visible"),
-    ("text", "visible"),
-)
+# Where a choice keeps what it generated: a chat chunk, a whole chat answer, or (text completions) itself.
+_SOURCES = ("delta", "message", "")
+# Where text stands there, and what it is; of the spellings of reasoning the first that has any is taken, for gateways
+# send the same words under several.
+_REASONING = ("reasoning_content", "reasoning", "thinking", "reasoning_text", "reasoning_details")
+_VISIBLE = ("content", "refusal", "text")
 # Parts of a content *list* by their type (Mistral, gateways in front of Anthropic and Google models).
 _PART_TEXT: dict[str, tuple[str, Part]] = {
     "text": ("text", "visible"),
     "output_text": ("text", "visible"),
+    "refusal": ("refusal", "visible"),
     "thinking": ("thinking", "reasoning"),
     "reasoning": ("text", "reasoning"),
-    "refusal": ("refusal", "visible"),
+    "reasoning.text": ("text", "reasoning"),
+    "reasoning.summary": ("summary", "reasoning"),
 }
+# Where a call keeps its words: functions, the legacy single function, tools that take free text.
+_CALL_AT = ("function", "custom")
+_CALL_WORDS = ("name", "arguments", "input")
 _USAGE_AT: tuple[tuple[str, ...], ...] = (("usage",), ("x_groq", "usage"), ("message", "usage"))
 # Name of a count -> where it may stand inside a usage object, best first.
 _COUNTS: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -56,31 +61,41 @@ _COUNTS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("cache_read_input_tokens",),
     ),
 }
-_ERROR_FINISH = {"error", "abort", "server_error"}
+_SERVER_AT = ("timings", "usage", "x_groq", "time_info")
+_SERVER_NAMES = ("prompt_n", "predicted_n", "cache_n", "draft_n", "draft_n_accepted")
+_SERVER_ENDS = ("_ms", "_time", "_per_second")
+_ERROR_FINISH = ("error", "abort", "server_error")
+_MANY = 1 << 53  # a number beyond this is no count and no time
+
+
+@dataclass(slots=True)
+class Choice:
+    """What one event says about one answer. `texts` is in reading order: reasoning, visible, tools."""
+
+    index: int = 0
+    texts: list[tuple[Part, str]] = field(default_factory=list)
+    blank: bool = False  # a text field is there, and it is empty
+    role: bool = False  # the event (also) names the speaker
+    count: int | None = None  # tokens in this event, where token ids or logprobs tell
+    finish: str | None = None
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one JSON event says. `texts` is in the order of the wire; `empty` marks a content field with no text."""
+    """What one JSON event (or a whole JSON answer) says."""
 
-    texts: list[tuple[Part, str]] = field(default_factory=list)
-    empty: bool = False
-    count: int | None = None  # tokens in this event, where token ids or logprobs tell
-    finish: str | None = None
-    usage: dict[str, int] = field(default_factory=dict)
+    choices: list[Choice] = field(default_factory=list)
+    usage: dict[str, int] = field(default_factory=dict)  # keys of _COUNTS, only what is really stated
     error: str | None = None
-    server: dict[str, float] = field(default_factory=dict)
-    choices: bool = False
-    index: int = 0  # the highest choice index in this event (n > 1)
+    server: dict[str, float] = field(default_factory=dict)  # the server's own times and counts, as it names them
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One API: its path, its request body, and where an event keeps what it generated."""
+    """One API: its path below the base URL, and its request body."""
 
     path: str
     prompt: Callable[[Iterable[Message]], Json]
-    sources: tuple[str, ...]  # keys of a choice under which text stands ("" is the choice itself)
 
     def body(self, planned: PlannedRequest, model: str, features: Features, history: tuple[Message, ...] = ()) -> Json:
         """The request: only what `features` says that the endpoint takes, and what the user asked for."""
@@ -101,93 +116,103 @@ class Dialect:
             body["temperature"] = features.temperature
         return body | features.extra_body
 
-    def read(self, event: Any) -> Reading:
-        """What an event (or a whole JSON answer) says; never raises, whatever its shape."""
-        reading = Reading()
-        if not isinstance(event, dict):
-            return reading
-        reading.error = error_of(event)
-        for path in _USAGE_AT:
-            reading.usage.update(_usage(_at(event, path)))
-        for key in ("timings", "usage", "x_groq"):
-            reading.server.update(_timings(event.get(key)))
-        choices = event.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict):
-                reading.choices = True
-                self._read_choice(choice, reading)
+
+def read(event: Any) -> Reading:
+    """What an event (or a whole JSON answer) says; never raises, whatever its shape."""
+    reading = Reading()
+    if not isinstance(event, dict):
         return reading
-
-    def _read_choice(self, choice: Json, reading: Reading) -> None:
-        index = choice.get("index")
-        if isinstance(index, int):
-            reading.index = max(reading.index, index)
-        finish = choice.get("finish_reason")
-        if isinstance(finish, str) and finish:
-            reading.finish = finish
-            if finish.lower() in _ERROR_FINISH and reading.error is None:
-                reading.error = f"finish_reason {finish}"
-        if choice.get("error") and reading.error is None:
-            reading.error = error_of(choice)
-        reading.usage.update(_usage(choice.get("usage")))
-        before = len(reading.texts)
-        blank = False
-        for key in self.sources:
-            source = choice.get(key) if key else choice
-            if isinstance(source, dict):
-                blank |= _read_delta(source, reading.texts)
-        if len(reading.texts) == before:
-            role_only = isinstance(choice.get("delta"), dict) and "role" in choice["delta"] and finish is None
-            reading.empty |= blank and not role_only
-        counted = _counted(choice)
-        if counted is not None and (len(reading.texts) > before or (counted and blank)):
-            reading.count = (reading.count or 0) + counted
+    reading.error = error_of(event)
+    for path in _USAGE_AT:
+        if path[0] in event:
+            reading.usage.update(usage_of(_at(event, path)))
+    for key in _SERVER_AT:
+        if key in event:
+            reading.server.update(_server(event[key]))
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if isinstance(choice, dict):
+            reading.choices.append(_choice(choice, reading))
+    return reading
 
 
-def _read_delta(delta: Json, texts: list[tuple[Part, str]]) -> bool:
-    """Append what a delta carries; True when it has a text field that is there but empty."""
-    blank = False
-    seen: set[str] = set()
-    for key, part in _DELTA_TEXT:
-        value = delta.get(key)
+def _choice(source: Json, reading: Reading) -> Choice:
+    choice = Choice()
+    index = source.get("index")
+    if isinstance(index, int):
+        choice.index = index
+    finish = source.get("finish_reason")
+    if isinstance(finish, str) and finish.isprintable() and finish:
+        choice.finish = finish[:60]
+        if finish.lower() in _ERROR_FINISH and reading.error is None:
+            reading.error = f"finish_reason {finish}"
+    if source.get("error") and reading.error is None:
+        reading.error = error_of(source)
+    if "usage" in source:  # Moonshot
+        reading.usage.update(usage_of(source["usage"]))
+    for key in _SOURCES:
+        part = source.get(key) if key else source
+        if isinstance(part, dict):
+            choice.role |= isinstance(part.get("role"), str)
+            _read_texts(part, choice)
+            if choice.texts:
+                break
+    choice.count = _counted(source)
+    return choice
+
+
+def _read_texts(source: Json, choice: Choice) -> None:
+    """Append what a delta, a message or a choice carries."""
+    texts = choice.texts
+    for key in _REASONING:
+        value = source.get(key)
+        if value:
+            texts += [("reasoning", text) for _, text in _texts(value, "reasoning")]
+            if texts:
+                break
+        elif value == "":
+            choice.blank = True
+    for key in _VISIBLE:
+        value = source.get(key)
         if isinstance(value, str):
-            if not value:
-                blank = True
-            elif not (part == "reasoning" and value in seen):  # some gateways send both spellings
-                texts.append((part, value))
-                seen.add(value)
-        elif isinstance(value, list):
-            texts += list(_parts(value))
-    for call in _calls(delta):
-        for key in ("name", "arguments"):
-            value = call.get(key)
-            if isinstance(value, str) and value:
-                texts.append(("tools", value))
-            elif isinstance(value, dict) and value:
-                texts.append(("tools", str(value)))
-    return blank
+            if value:
+                texts.append(("visible", value))
+            else:
+                choice.blank = True
+        elif value:
+            texts += _texts(value, "visible")
+    for key, value in (("tool_calls", source.get("tool_calls")), ("function_call", source.get("function_call"))):
+        for call in _as_list(value):
+            if isinstance(call, dict):
+                inner = call if key == "function_call" else next((call[k] for k in _CALL_AT if k in call), None)
+                texts += _call_words(inner)
 
 
-def _parts(items: list[Any]) -> Iterable[tuple[Part, str]]:
-    for item in items:
-        if isinstance(item, str) and item:
-            yield "visible", item
-        elif isinstance(item, dict):
-            key, part = _PART_TEXT.get(str(item.get("type", "text")), ("text", "visible"))
-            value = item.get(key)
-            if isinstance(value, str) and value:
-                yield part, value
-            elif isinstance(value, list):
-                yield from ((part, text) for _, text in _parts(value))
+def _texts(value: Any, part: Part, depth: int = 0) -> list[tuple[Part, str]]:
+    """The texts in a string, a part, or a list of parts."""
+    if isinstance(value, str):
+        return [(part, value)] if value else []
+    found: list[tuple[Part, str]] = []
+    for item in _as_list(value) if depth < 4 else ():
+        if isinstance(item, dict):
+            key, kind = _PART_TEXT.get(str(item.get("type", "text")), ("text", part))
+            found += _texts(item.get(key), kind, depth + 1)
+        else:
+            found += _texts(item, part, depth + 1)
+    return found
 
 
-def _calls(delta: Json) -> Iterable[Json]:
-    calls = delta.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        if isinstance(call, dict) and isinstance(call.get("function"), dict):
-            yield call["function"]
-    if isinstance(delta.get("function_call"), dict):
-        yield delta["function_call"]
+def _call_words(call: Any) -> list[tuple[Part, str]]:
+    found: list[tuple[Part, str]] = []
+    for key in _CALL_WORDS if isinstance(call, dict) else ():
+        value = call.get(key)
+        if value and isinstance(value, str | dict):  # Ollama has sent arguments as an object
+            found.append(("tools", value if isinstance(value, str) else " ".join(map(str, value))))
+    return found
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if isinstance(value, dict) else []
 
 
 def _counted(choice: Json) -> int | None:
@@ -203,7 +228,7 @@ def _counted(choice: Json) -> int | None:
     return None
 
 
-def _usage(usage: Any) -> dict[str, int]:
+def usage_of(usage: Any) -> dict[str, int]:
     """The counts that a usage object really states: null, absent and all-zero mean "not stated"."""
     if not isinstance(usage, dict):
         return {}
@@ -211,7 +236,7 @@ def _usage(usage: Any) -> dict[str, int]:
     for name, paths in _COUNTS.items():
         for path in paths:
             value = _at(usage, path)
-            if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53:
+            if _is_number(value) and value >= 0:
                 counts[name] = int(value)
                 break
     if "output" not in counts and "total" in counts and "prompt" in counts and counts["total"] > counts["prompt"]:
@@ -219,41 +244,19 @@ def _usage(usage: Any) -> dict[str, int]:
     return counts if any(counts.values()) else {}
 
 
-def _timings(source: Any) -> dict[str, float]:
+def _server(source: Any) -> dict[str, float]:
     """The server's own times, where it sends them: llama.cpp `timings`, Groq's `*_time`; names as the server has."""
     if not isinstance(source, dict):
         return {}
     return {
         key: float(value)
         for key, value in source.items()
-        if isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and (key.endswith(("_ms", "_time", "_per_second")) or key in ("prompt_n", "predicted_n", "cache_n", "draft_n"))
+        if _is_number(value) and (key in _SERVER_NAMES or key.endswith(_SERVER_ENDS))
     }
 
 
-def error_of(event: Json) -> str | None:
-    """The message of an error object in any of its shapes, on one line; None where there is no error."""
-    error = event.get("error")
-    if error:
-        return _message(error)
-    if event.get("object") == "error" or event.get("type") == "error":
-        return _message(event)
-    if "choices" not in event and ("detail" in event or "message" in event) and "usage" not in event:
-        return _message(event.get("detail") or event)
-    return None
-
-
-def _message(error: Any) -> str:
-    if isinstance(error, dict):
-        for key in ("message", "msg", "detail", "error", "description"):
-            if error.get(key):
-                text = _message(error[key])
-                code = error.get("code") or error.get("type")
-                return f"{text} ({code})" if isinstance(code, int | str) and str(code) not in text else text
-    if isinstance(error, list) and error:
-        return "; ".join(_message(item) for item in error[:3])
-    return " ".join(str(error).split())[:400]
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MANY < value < _MANY
 
 
 def _at(value: Any, path: tuple[str, ...]) -> Any:
@@ -273,6 +276,6 @@ def _text_prompt(messages: Iterable[Message]) -> Json:
 
 
 DIALECTS: dict[str, Dialect] = {
-    "chat": Dialect("/chat/completions", _chat_prompt, ("delta", "message")),
-    "completions": Dialect("/completions", _text_prompt, ("",)),
+    "chat": Dialect("/chat/completions", _chat_prompt),
+    "completions": Dialect("/completions", _text_prompt),
 }

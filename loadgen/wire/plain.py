@@ -1,10 +1,10 @@
-"""The one shape that nearly every event of a stream has, read fast: some visible text and nothing else.
+"""The shape that nearly every event of a stream has, read fast: some text or reasoning, perhaps a running usage.
 
 Knows: that shape. Must not know: any other; whatever differs is left to `dialects`, which reads everything.
-Why: decoding runs on the core that also receives. Checked while it is parsed, a plain event costs a fifth of the time
-that the general reader needs, and an answer of a few hundred tokens no longer stops the client for milliseconds.
+Why: decoding runs on the core that also receives. Checked while it is parsed, a plain event costs a third of the time
+that the general reader needs, and an answer of a few hundred tokens does not stop the client for milliseconds.
 
-The types are strict: unknown fields, a second choice, a finish_reason, usage, logprobs, text elsewhere do not fit.
+The types are strict: an unknown field, a second choice, a finish_reason, logprobs, text elsewhere do not fit.
 """
 
 from __future__ import annotations
@@ -16,12 +16,31 @@ import msgspec
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Nothing = Annotated[list[Any], msgspec.Meta(max_length=0)] | None
+Count = Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)]
+
+
+class Running(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A usage object without details or zeros: what `continuous_usage_stats` puts on every event."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    completion_tokens_details: None = None
+    prompt_tokens_details: None = None
+
+    def stated(self) -> dict[str, int]:
+        """Its counts under the names of `dialects.usage_of`."""
+        return {"prompt": self.prompt_tokens, "output": self.completion_tokens, "total": self.total_tokens}
+
+
+# (is it visible, the text, the running usage)
+Plain = tuple[bool, str, Running | None]
 
 
 class _Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    content: Text
+    content: str | None = None
     role: str | None = None
-    reasoning_content: None = None
+    reasoning_content: str | None = None
     reasoning: None = None
     refusal: None = None
     tool_calls: Nothing = None
@@ -29,10 +48,11 @@ class _Delta(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Choice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    index: int | None = None
+    index: Literal[0, None] = None
     logprobs: None = None
     finish_reason: None = None
     stop_reason: None = None
+    native_finish_reason: None = None
     matched_stop: None = None
     token_ids: None = None
 
@@ -53,9 +73,11 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     model: str | None = None
     system_fingerprint: str | None = None
     service_tier: str | None = None
+    provider: str | None = None
     obfuscation: str | None = None
-    usage: None = None
+    usage: Running | None = None
     prompt_token_ids: None = None
+    error: None = None
 
 
 class _ChatEvent(_Event, forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -68,24 +90,27 @@ class _TextEvent(_Event, forbid_unknown_fields=True, gc=False, kw_only=True):
     choices: tuple[_TextChoice]
 
 
-def plain_reader(dialect: str) -> Callable[[bytes], str | None]:
-    """A function that gives the text of a plain event of the dialect, None for every other."""
-    return _chat if dialect == "chat" else _text
-
-
 _decode_chat = msgspec.json.Decoder(_ChatEvent).decode
 _decode_text = msgspec.json.Decoder(_TextEvent).decode
 
 
-def _chat(data: bytes) -> str | None:
+def _chat(data: bytes) -> Plain | None:
     try:
-        return _decode_chat(data).choices[0].delta.content
-    except msgspec.DecodeError:
+        event = _decode_chat(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    delta = event.choices[0].delta
+    if delta.content:
+        return None if delta.reasoning_content else (True, delta.content, event.usage)
+    return (False, delta.reasoning_content, event.usage) if delta.reasoning_content else None
 
 
-def _text(data: bytes) -> str | None:
+def _text(data: bytes) -> Plain | None:
     try:
-        return _decode_text(data).choices[0].text
-    except msgspec.DecodeError:
+        event = _decode_text(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return True, event.choices[0].text, event.usage
+
+
+PLAIN: dict[str, Callable[[bytes], Plain | None]] = {"chat": _chat, "completions": _text}

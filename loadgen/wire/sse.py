@@ -13,6 +13,7 @@ from loadgen.errors import WireError
 
 MAX_LINE = 16 << 20  # bytes of one line, and of one event's data
 
+_BOM = b"\xef\xbb\xbf"
 _DATA_FIELDS = (b"data", b"error")  # llama.cpp has sent `error: {...}` as a field of its own
 
 
@@ -26,21 +27,26 @@ class Event(NamedTuple):
 class Decoder:
     """Feed it bytes as they come; it returns the events that these bytes completed.
 
-    `saw_field` tells whether any line was an SSE field or comment at all (a JSON or HTML document has none).
+    `saw_field` tells whether any line was an SSE field or comment at all (plain text has none). Past a line that is too
+    long nothing is read: the call after the one that met it raises WireError, so that no event before it is lost.
     """
 
     def __init__(self) -> None:
-        self._rest = b""  # an unfinished line
+        self._rest: list[bytes] = []  # an unfinished line, as it came
+        self._rest_size = 0
         self._skip_lf = False  # the last byte was CR: a LF that follows belongs to it
-        self._start = True
+        self._head: bytes | None = b""  # what may be the beginning of a byte-order mark; None once that is settled
         self._name = ""
         self._data: list[bytes] = []
         self._size = 0
+        self._broken: str | None = None
         self.saw_field = False
 
     def feed(self, data: bytes) -> list[Event]:
-        """Events completed by `data`. Raises WireError when a line or an event exceeds MAX_LINE."""
-        if self._start and data:
+        """Events completed by `data`. Raises WireError after a line or an event that exceeds MAX_LINE."""
+        if self._broken is not None:
+            raise WireError(self._broken)
+        if self._head is not None:
             data = self._without_bom(data)
         if self._skip_lf and data:
             self._skip_lf = False
@@ -66,38 +72,53 @@ class Decoder:
         return self._lines(data)
 
     def flush(self) -> list[Event]:
-        """What is left at the end of the stream, as if an empty line followed: servers omit the last one."""
+        """What is left at the end of the stream, as if an empty line followed: servers omit the last one.
+
+        Raises WireError as `feed` does.
+        """
+        if self._broken is not None:
+            raise WireError(self._broken)
+        if self._head:
+            self._rest.append(self._head)
         found = self._lines(b"\n") if self._rest else []
         return found + self._dispatch()
 
     def _without_bom(self, data: bytes) -> bytes:
-        joined = self._rest + data
-        if len(joined) < 3 and b"\xef\xbb\xbf".startswith(joined):
-            self._rest = joined  # perhaps the beginning of a mark
+        joined = (self._head or b"") + data
+        if len(joined) < len(_BOM) and _BOM.startswith(joined):
+            self._head = joined
             return b""
-        self._rest, self._start = b"", False
-        return joined.removeprefix(b"\xef\xbb\xbf")
+        self._head = None
+        return joined.removeprefix(_BOM)
 
     def _lines(self, data: bytes) -> list[Event]:
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
         if b"\r" in data:
             self._skip_lf = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         lines = data.split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > MAX_LINE:
-            raise WireError(f"a line of over {MAX_LINE >> 20} MiB")
+        last = lines.pop()
+        if lines and self._rest:
+            lines[0] = b"".join([*self._rest, lines[0]])
+            self._rest, self._rest_size = [], 0
+        if last:
+            self._rest.append(last)
+            self._rest_size += len(last)
         found: list[Event] = []
         for line in lines:
-            if line:
-                self._field(line)
-            else:
+            if not line:
                 found += self._dispatch()
+            else:
+                self._field(line)
+                if self._broken is not None:
+                    return found
+        if self._rest_size > MAX_LINE:
+            self._broken = f"a line of over {MAX_LINE >> 20} MiB"
         return found
 
     def _field(self, line: bytes) -> None:
+        if len(line) > MAX_LINE:
+            self._broken = f"a line of over {MAX_LINE >> 20} MiB"
+            return
         name, colon, value = line.partition(b":")
         if colon and not name:
             self.saw_field = True  # a comment
@@ -108,9 +129,10 @@ class Decoder:
             self.saw_field = True
             if name == b"error":
                 self._name = "error"
-            self._size += len(value)
+            self._size += len(value) + 1
             if self._size > MAX_LINE:
-                raise WireError(f"an event of over {MAX_LINE >> 20} MiB")
+                self._broken = f"an event of over {MAX_LINE >> 20} MiB"
+                return
             self._data.append(value)
         elif name == b"event":
             self.saw_field = True
@@ -119,6 +141,7 @@ class Decoder:
             self.saw_field = True
 
     def _dispatch(self) -> list[Event]:
-        event = Event(self._name, b"\n".join(self._data)) if self._data else None
+        """The event that an empty line ends: none without data, except that an error needs no words to be one."""
+        event = Event(self._name, b"\n".join(self._data))
         self._name, self._data, self._size = "", [], 0
-        return [event] if event is not None and (event.data or event.name) else []
+        return [event] if event.data or event.name == "error" else []

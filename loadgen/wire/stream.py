@@ -1,0 +1,251 @@
+"""A captured body read as a stream of events: which of them carry tokens, and everything else that they say.
+
+Knows: framing, SSE, dialects, put together in the order of the wire. Must not know: counts, outcomes, metrics.
+Why: what was said is one thing and how it is judged another. This file reads; `counts` and `timeline` judge.
+
+A token event carries generated text, reasoning, a refusal or a tool call. Role chunks, usage chunks, `[DONE]` and
+comments are none. An event whose text is empty is kept as *blank*: only a count of the server can make it one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from loadgen.errors import WireError
+from loadgen.model import Capture
+from loadgen.wire.body import payload
+from loadgen.wire.dialects import Choice, read
+from loadgen.wire.plain import PLAIN, Plain
+from loadgen.wire.reasons import error_of
+from loadgen.wire.sse import MAX_LINE, Decoder, Event
+from loadgen.wire.text import mended, one_line, parse
+
+# Why an event's text is empty: "" it is not; the chunk that names the speaker; one in the middle; one that finishes.
+Blank = Literal["", "role", "middle", "final"]
+
+_DONE = b"[DONE]"
+_BREATH = 64  # pieces; reading these takes some 0.2 ms
+_BEFORE = b"\xef\xbb\xbf \t\r\n"  # what may stand before a document
+_DOCUMENT = (b"<", b"{", b"[")  # how HTML and JSON begin, and no event stream does
+
+
+@dataclass(slots=True)
+class TokenEvent:
+    """One event that carries text, or may carry tokens without any."""
+
+    at_ns: int
+    blind_ns: int
+    piece: int  # which receive completed it
+    visible: bool
+    blank: Blank = ""
+    count: int | None = None  # tokens, where the event itself tells
+    total: int | None = None  # output tokens so far, where the event itself tells
+
+
+@dataclass(slots=True)
+class Stream:
+    """Everything that was read from a body, before any judgement."""
+
+    events: list[TokenEvent] = field(default_factory=list)
+    visible: dict[int, list[str]] = field(default_factory=lambda: {0: []})  # by answer, for n > 1
+    hidden: list[str] = field(default_factory=list)  # reasoning and tool calls
+    usage: dict[str, int] = field(default_factory=dict)
+    server: dict[str, float] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)  # indices of the answers side by side
+    finished: dict[int, str] = field(default_factory=dict)  # finish_reason of each answer that has one
+    resumed: bool = False  # text came after a finish_reason of the same answer: it announces no end
+    done: bool = False
+    error: str | None = None
+    unparsable: int = 0
+    reasoning: bool = False
+    tools: bool = False
+    is_sse: bool = False  # False: one document, or no body at all
+    raw: bytes = b""  # the body as far as it is no event stream
+    broken: str | None = None  # why framing or lines could not be read on
+
+    @property
+    def finish(self) -> str | None:
+        """The finish_reason of the first answer that has one."""
+        return self.finished[min(self.finished)] if self.finished else None
+
+    @property
+    def finished_all(self) -> bool:
+        """Every answer has ended by a finish_reason."""
+        return bool(self.seen) and self.finished.keys() >= self.seen
+
+    def answer(self) -> str:
+        """The visible text of the first answer."""
+        return mended("".join(self.visible[min(self.visible)]))
+
+    def texts(self) -> list[str]:
+        """All that was generated: the visible text of each answer, then reasoning and tool calls."""
+        answers = [mended("".join(texts)) for _, texts in sorted(self.visible.items())]
+        return [text for text in (*answers, mended("".join(self.hidden))) if text]
+
+
+def read_stream(capture: Capture, breathe: Callable[[], object] | None = None) -> Stream:
+    """Read as much of a capture's body as there is, an unfinished one too. Never raises.
+
+    `breathe` is called every few dozen pieces.
+    """
+    stream = Stream()
+    read_plain = PLAIN[capture.dialect]
+    try:
+        for event, stamp, blind, piece in _events(capture, stream, breathe):
+            plain = None if event.name else read_plain(event.data)
+            if plain is None:
+                _take(stream, event, stamp, blind, piece)
+            else:  # nearly every event of nearly every stream
+                _take_plain(stream, plain, stamp, blind, piece)
+    except WireError as bad:
+        stream.broken = bad.what
+    if not stream.is_sse and stream.raw:
+        _read_document(stream)
+    return stream
+
+
+def _events(
+    capture: Capture, stream: Stream, breathe: Callable[[], object] | None
+) -> Iterator[tuple[Event, int, int, int]]:
+    """Events with the stamp, the blind time and the number of the receive that completed them.
+
+    A body that begins as HTML or JSON does is no stream: its bytes are gathered in `stream.raw`.
+    """
+    encoding = next((value for name, value in capture.headers if name == "content-encoding"), "")
+    decoder = Decoder()
+    kept: list[bytes] = []
+    size = 0
+    begun = document = False
+    stamp, blind, piece = 0, 0, 0
+    try:
+        for piece, (stamp, data, blind) in enumerate(payload(capture.body, capture.framing, encoding)):
+            if breathe is not None and piece % _BREATH == _BREATH - 1:
+                breathe()
+            if not begun:
+                start = data.lstrip(_BEFORE)
+                begun, document = bool(start), start.startswith(_DOCUMENT)
+            if not decoder.saw_field and size < MAX_LINE:
+                kept.append(data)
+                size += len(data)
+            if not document:
+                for event in decoder.feed(data):
+                    yield event, stamp, blind, piece
+        if not document:
+            for event in decoder.flush():
+                # A body that was cut off may end inside an event; that is no event of the server that cannot be parsed.
+                if capture.complete or event.data.endswith((b"}", b"]")):
+                    yield event, stamp, blind, piece
+    finally:
+        stream.is_sse = decoder.saw_field
+        stream.raw = b"" if stream.is_sse else b"".join(kept)
+
+
+def _take_plain(stream: Stream, plain: Plain, stamp: int, blind: int, piece: int) -> None:
+    visible, text, usage = plain
+    if visible:
+        stream.visible[0].append(text)
+    else:
+        stream.hidden.append(text)
+        stream.reasoning = True
+    stream.seen.add(0)
+    if stream.finished:
+        stream.resumed |= 0 in stream.finished
+    total = None
+    if usage is not None:
+        total = usage.completion_tokens
+        stream.usage.update(usage.stated())
+    stream.events.append(TokenEvent(stamp, blind, piece, visible, "", None, total))
+
+
+def _take(stream: Stream, event: Event, stamp: int, blind: int, piece: int) -> None:
+    data = event.data
+    if data.strip() == _DONE:
+        stream.done = True
+        return
+    failed = event.name == "error"
+    if not data or data[:1] == b":":  # a comment inside `data:`
+        if failed and stream.error is None:
+            stream.error = "the server sent an error event without a reason"
+        return
+    values = _values(stream, data)
+    if not values:
+        stream.unparsable += 1
+        if failed and stream.error is None:
+            stream.error = one_line(data.decode("utf-8", "replace"), 400)
+    for value in values:
+        if failed and stream.error is None:
+            words = error_of(value) if isinstance(value, dict) else None
+            stream.error = words or error_of({"error": value}) or "the server sent an error event without a reason"
+        _take_value(stream, value, stamp, blind, piece)
+
+
+def _values(stream: Stream, data: bytes) -> list[Any]:
+    """The JSON values of an event, none where it is no JSON. Usually one; but a server that leaves out the empty lines
+    between events makes one event of all, whose lines are values of their own."""
+    try:
+        return [parse(data)]
+    except ValueError:
+        lines = data.split(b"\n")
+    try:
+        values = [parse(line) for line in lines if line.strip() != _DONE]
+    except ValueError:
+        return []
+    stream.done |= len(values) < len(lines)
+    return values
+
+
+def _take_value(stream: Stream, value: Any, stamp: int, blind: int, piece: int) -> None:
+    reading = read(value)
+    stream.error = stream.error or reading.error
+    for name, stated in reading.usage.items():
+        if stated or name not in stream.usage:  # a zero that comes late takes nothing back
+            stream.usage[name] = stated
+    stream.server.update(reading.server)
+    blank: Blank = ""
+    visible = text = False
+    counts: list[int | None] = []
+    for choice in reading.choices:
+        first = choice.index not in stream.seen
+        has_text, is_visible = _take_choice(stream, choice)
+        if has_text or choice.blank:
+            visible |= is_visible
+            text |= has_text
+            counts.append(choice.count)
+        if choice.blank and not has_text and blank != "middle":
+            blank = "final" if choice.finish else "role" if choice.role and first else "middle"
+    if text or blank:
+        known = [n for n in counts if n is not None]
+        count = sum(known) if len(known) == len(counts) else None
+        total = reading.usage.get("output")
+        stream.events.append(TokenEvent(stamp, blind, piece, visible, "" if text else blank, count, total))
+
+
+def _take_choice(stream: Stream, choice: Choice) -> tuple[bool, bool]:
+    """Keep what one choice says; tells whether it has any text, and any that is visible."""
+    stream.seen.add(choice.index)
+    visible = False
+    for part, text in choice.texts:
+        if part == "visible":
+            visible = True
+            stream.visible.setdefault(choice.index, []).append(text)
+        else:
+            stream.hidden.append(text)
+            stream.reasoning |= part == "reasoning"
+            stream.tools |= part == "tools"
+    if choice.texts:
+        stream.resumed |= choice.index in stream.finished
+    if choice.finish is not None:
+        stream.finished[choice.index] = choice.finish
+    return bool(choice.texts), visible
+
+
+def _read_document(stream: Stream) -> None:
+    """A body that is no event stream: perhaps one JSON answer. Its text came at once, so there are no events."""
+    try:
+        value = parse(stream.raw)
+    except ValueError:
+        return
+    _take_value(stream, value, 0, 0, 0)
+    stream.events.clear()
