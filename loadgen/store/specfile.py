@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from loadgen.errors import UsageError
 from loadgen.plan.lengths import Length, parse_length, table
 from loadgen.plan.prompts import KINDS
 from loadgen.plan.workload import Prefix, Turns, Workload
+from loadgen.store.dataset import TextFile
 from loadgen.store.resources import workload_dir
 from loadgen.store.yamlfile import read_yaml
 
@@ -89,33 +90,60 @@ class TurnsModel(_Model):
     prompt_tokens: LengthText = Field(100, description="tokens that each turn after the first adds")
     think_ms: LengthText = Field(1000, description="milliseconds of waiting before each turn after the first")
 
+    def build(self) -> Turns:
+        return Turns(parse_length(self.count), parse_length(self.prompt_tokens), parse_length(self.think_ms))
+
+
+class DataModel(_Model):
+    """Texts of one's own, sent as they are."""
+
+    file: str = Field(description="JSONL of prompts or messages, ShareGPT JSON, OpenAI batch file, or .txt")
+    history: Literal["server", "recorded"] = Field(
+        "server", description="what stands between the turns of a conversation: the server's answers or the recorded"
+    )
+
 
 class WorkloadModel(_Model):
-    """A kind of request."""
+    """A kind of request: generated texts of a kind and length, or texts of one's own."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="what reports call it")
-    kind: Kind = Field(description=f"who writes the prompts: {', '.join(KINDS)}")
-    prompt_tokens: LengthText = Field(description="prompt length: 2000, uniform:100..500, normal:2000±200, ...")
-    output_tokens: LengthText = Field(description="output length, likewise")
+    kind: Kind | None = Field(None, description=f"who writes the prompts: {', '.join(KINDS)}")
+    prompt_tokens: LengthText | None = Field(None, description="prompt length: 2000, uniform:100..500, ...")
+    output_tokens: LengthText = Field(description="output length, likewise; with data: where the file does not say")
+    data: DataModel | None = Field(None, description="texts of one's own, instead of kind and prompt_tokens")
     correlation: float = Field(0.0, ge=-1, le=1, description="of prompt and output lengths")
     shared_prefix_tokens: int = Field(0, ge=0, description="tokens at the start that a group's prompts share")
     prefix_groups: int = Field(1, ge=1, description="number of groups, each with a prefix of its own")
     turns: TurnsModel | None = Field(None, description="several turns for each user")
     note: str = Field("", description="a remark, kept with the run")
 
+    @model_validator(mode="after")
+    def _one_source(self) -> WorkloadModel:
+        generated = {"kind": self.kind, "prompt_tokens": self.prompt_tokens}
+        missing = [key for key, value in generated.items() if value is None]
+        if self.data is None and missing:
+            raise ValueError(f"{' and '.join(missing)} missing - give kind and prompt_tokens, or data")
+        if self.data is not None and (len(missing) < 2 or self.shared_prefix_tokens):
+            raise ValueError(
+                "data excludes kind, prompt_tokens and shared_prefix_tokens - its texts are sent as they are"
+            )
+        return self
+
     def build(self, base: Path) -> Workload:
         """The workload; relative paths are looked up under `base`. Raises UsageError for files that do not do."""
-        turns = self.turns
+        texts = None
+        if self.data is not None:
+            texts = TextFile(str(base / self.data.file), self.data.history == "recorded")
+            texts.load()  # every mistake in it is told now
         return Workload(
             name=self.name,
-            kind=self.kind,
-            prompt_tokens=read_length(self.prompt_tokens, 0, base),
+            kind=self.kind or "text",
+            prompt_tokens=read_length(self.prompt_tokens or 1, 0, base),
             output_tokens=read_length(self.output_tokens, 1, base),
             correlation=self.correlation,
             prefix=Prefix(self.shared_prefix_tokens, self.prefix_groups) if self.shared_prefix_tokens else None,
-            turns=None
-            if turns is None
-            else Turns(parse_length(turns.count), parse_length(turns.prompt_tokens), parse_length(turns.think_ms)),
+            turns=None if self.turns is None else self.turns.build(),
+            texts=texts,
             note=self.note,
         )
 
