@@ -233,5 +233,7 @@ def _choose(model: str | None, models: tuple[str, ...], base: str) -> str:
     if len(models) == 1:
         return models[0]
     if not models:
-        raise EndpointError("lists no model", where=base, do="name one with --model")
+        raise EndpointError(
+            "lists no model", where=base, do="is this an OpenAI-compatible API? If it lists none, name one with --model"
+        )
     raise EndpointError(f"serves {len(models)} models: {', '.join(models[:8])}", where=base, do="choose with --model")
