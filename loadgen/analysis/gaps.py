@@ -88,6 +88,14 @@ class Blocks:
         weighted = micros if weights is None else micros * weights
         self.sums += np.bincount(block, weights=weighted, minlength=MAX_BLOCKS) / 1e6
 
+    def coarse(self, per_octave: int) -> tuple[Floats, Floats]:
+        """For drawing: counts [time blocks, bins] in `per_octave` (a power of two) bins for each factor of two, and the
+        lower edge of each bin in seconds, one more than there are bins."""
+        width = (1 << _FINE_BITS) // per_octave
+        bins = -(-self.histogram.shape[1] // width)
+        filled = np.pad(self.histogram, ((0, 0), (0, bins * width - self.histogram.shape[1])))
+        return filled.reshape(MAX_BLOCKS, bins, width).sum(axis=2), _edge(np.arange(bins + 1) * width) / 1e6
+
     def mean(self, resampler: Resampler, tail: float) -> Estimate:
         """Mean in seconds, with block-bootstrap bounds."""
         return stats.ratio_of_sums(self.sums, self.counts, resampler, n=round(float(self.counts.sum())), tail=tail)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class StageSummary:
-    """One stage. `errors` counts failures by kind."""
+    """One stage. `errors` counts failures by kind; `measured` holds the columns behind the values, for drawing."""
 
     info: StageInfo
     counts: Counts
     values: tuple[Value, ...]
     errors: dict[str, int]
+    measured: Measured = field(repr=False, compare=False)
 
     def get(self, metric: str, stat: str) -> Value | None:
         """The value, or None where the stage has no such line."""
@@ -117,7 +118,7 @@ def _stage(m: Measured) -> StageSummary:
                     found.supported,
                 )
             )
-    return StageSummary(m.info, _counts(m), tuple(values), error_kinds(m))
+    return StageSummary(m.info, _counts(m), tuple(values), error_kinds(m), m)
 
 
 def _counts(m: Measured) -> Counts:
