@@ -33,6 +33,8 @@ Ints = NDArray[np.int64]
 RECEIVED = 0xFFFFFFFF
 LOG = np.dtype([("request", "<u4"), ("event", "<u4"), ("ns", "<i8")])
 _PATIENCE_S = 10.0
+_NEAR_NS = 100_000_000  # an arrival is never further from its send
+_CANDIDATES = 16  # entries that are tried for a request
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
@@ -148,29 +150,20 @@ class Errors:
 
 
 def compare(run_dir: Path, log: dict[int, tuple[int, Ints]]) -> Errors:
-    """Match the measured rows of a run with the log.
-
-    Loopback delivers within send(), and the oracle sends from one thread, so first events arrive in the order in which
-    they were sent: the rows, by their first arrival, are the last so many requests of the log, by their first send.
-    Raises ValueError when lengths show that this does not hold.
-    """
+    """Compare the measured rows of a run with the log. Raises ValueError where they cannot be matched."""
     from loadgen.store.runfile import open_run
 
     info, requests = open_run(run_dir)
     origin = int(info.clock["origin_ns"])
-    rows = [row for row in (requests.exchange(i) for i in range(len(requests))) if row.event_ns]
-    rows.sort(key=lambda row: row.event_ns[0])
-    sent = sorted(log.values(), key=lambda entry: int(entry[1][0]))[-len(rows) :]
-    ttft, gap, arrival, late, events, shared = [], [], [], [], 0, 0
-    for row, (received, sends) in zip(rows, sent, strict=True):
-        stamps = np.array(row.event_ns, dtype=np.int64) + origin
+    rows = [row for row in (requests.exchange(i) for i in range(len(requests))) if row.event_ns and not row.warmup]
+    arrivals = [np.array(row.event_ns, dtype=np.int64) + origin for row in rows]
+    ttft, gap, arrival, late = [], [], [], []
+    shared = 0
+    for row, stamps, (received, sends) in zip(rows, arrivals, match(arrivals, list(log.values())), strict=True):
         if row.outcome == "ok" and len(stamps) != len(sends):
             raise ValueError(f"request {row.request_id}: {len(stamps)} events, the oracle sent {len(sends)}")
-        if row.warmup:
-            continue
         sends = sends[: len(stamps)]
         steps = np.diff(stamps)
-        events += len(stamps)
         shared += int(np.count_nonzero(steps == 0))
         arrival.append(stamps - sends)
         gap.append(steps - np.diff(sends))
@@ -183,9 +176,37 @@ def compare(run_dir: Path, log: dict[int, tuple[int, Ints]]) -> Errors:
         np.array(ttft, dtype=np.int64),
         np.concatenate([none, *gap]),
         np.concatenate([none, *arrival]),
-        shared / max(events, 1),
+        shared / max(sum(map(len, arrivals)), 1),
         np.array(late, dtype=np.int64),
     )
+
+
+def match(arrivals: Sequence[Ints], log: Sequence[tuple[int, Ints]]) -> list[tuple[int, Ints]]:
+    """The log's entry of each request: pairs are formed nearest first, by the median distance over all events.
+
+    A row does not hold the server's number, but a few late events do not move a median, and two streams whose sends lie
+    so close that they are confused differ by microseconds. Raises ValueError when an entry is missing.
+    """
+    entries = sorted(log, key=lambda entry: int(entry[1][0]))
+    firsts = np.array([entry[1][0] for entry in entries])
+    pairs: list[tuple[float, int, int]] = []
+    for number, stamps in enumerate(arrivals):
+        low, high = np.searchsorted(firsts, [stamps[0] - _NEAR_NS, stamps[0] + _NEAR_NS])
+        near = [k for k in range(low, high) if len(entries[k][1]) >= len(stamps)]
+        if near:
+            sends = np.array([entries[k][1][: len(stamps)] for k in near])
+            distances = np.median(np.abs(stamps - sends), axis=1)
+            nearest = np.argsort(distances)[:_CANDIDATES]
+            pairs += [(float(distances[i]), number, near[i]) for i in nearest]
+    chosen: dict[int, int] = {}
+    taken: set[int] = set()
+    for _, number, entry in sorted(pairs):
+        if number not in chosen and entry not in taken:
+            chosen[number] = entry
+            taken.add(entry)
+    if len(chosen) < len(arrivals):
+        raise ValueError(f"{len(arrivals) - len(chosen)} requests are not in the oracle's log")
+    return [entries[chosen[number]] for number in range(len(arrivals))]
 
 
 def quantiles_us(values: Ints, points: Sequence[float] = (0, 0.01, 0.5, 0.99, 1)) -> list[str]:

@@ -47,7 +47,6 @@ def main() -> None:
 def measure(given: argparse.Namespace, streams: int, rate: int) -> tuple[object, ...]:
     """One rate: answers of 200 tokens (fewer where one would outlast the measurement), users staggered."""
     from loadgen.analysis.summary import summarise
-
     from loadgen.store.runfile import open_run
 
     gap_us = round(streams / rate * 1e6)

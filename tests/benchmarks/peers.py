@@ -3,9 +3,9 @@
     python -m tests.benchmarks.peers --oracle PATH --tool guidellm=/path/bin/guidellm --tool aiperf=/path/bin/aiperf
 
 Tried with GuideLLM 0.8.1, AIPerf 0.13.0 and EvalScope 1.14.1. Install the tools in environments of their own. They run
-on all cores but the oracle's, as their authors mean them to; `loadgen run` is beside them on one core. What a tool calls
-ITL is not always the gap between two events: GuideLLM's is the mean of each request, so its p99 says nothing about
-single gaps.
+on all cores but the oracle's, as their authors mean them to; `loadgen run` is beside them on one core. What a tool
+calls ITL is not always the gap between two events: GuideLLM's is the mean of each request, so its p99 says nothing
+about single gaps.
 """
 
 from __future__ import annotations
