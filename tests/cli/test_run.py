@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -184,6 +183,10 @@ def test_several_workers_follow_the_schedule_of_one(endpoint: str, tmp_path: Pat
     assert all(abs(a[1] - b[1]) <= 1 for a, b in zip(one, three, strict=True))
 
 
+def _children(parent: int) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text(encoding="ascii").split()]
+
+
 def test_a_worker_that_dies_is_a_finding_and_its_rows_are_kept(endpoint: str, tmp_path: Path) -> None:
     out = tmp_path / "r"
     words = ["--concurrency", "4", "--duration", "4s", "--workers", "2", "-o", str(out)]
@@ -192,8 +195,7 @@ def test_a_worker_that_dies_is_a_finding_and_its_rows_are_kept(endpoint: str, tm
     while time.monotonic() < deadline and not all((out / f"requests.w{k}.jsonl").exists() for k in (0, 1)):
         time.sleep(0.05)
     time.sleep(1.0)
-    listing = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(child.pid)], capture_output=True, text=True)
-    workers = [int(m[1]) for m in re.finditer(r"(\d+) .*spawn_main", listing.stdout)]
+    workers = [pid for pid in _children(child.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     text, _ = child.communicate(timeout=60)
