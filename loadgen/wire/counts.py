@@ -75,8 +75,12 @@ def _from_usage(stream: Stream) -> tuple[int | None, int]:
 
 
 def _token_events(stream: Stream, streamed: int | None) -> list[TokenEvent]:
-    """The events that carry tokens. A blank one does only where the server says so: by a count of its own, by a running
-    usage that grows with it, or by a total that is just what the others and it add up to."""
+    """The events that carry tokens.
+
+    A blank one does only where the server says so: by a count of its own, by a running usage that grows with it, or by
+    a total that is just what the others and it add up to. One that brings the final usage is book-keeping and holds
+    none (llama.cpp, transformers).
+    """
     events = stream.events
     if not any(event.blank for event in events):
         return events
@@ -86,14 +90,14 @@ def _token_events(stream: Stream, streamed: int | None) -> list[TokenEvent]:
     for event in events:
         if not event.blank or event.count:
             sure += 1 if event.count is None else event.count
-        elif event.count is None and event.blank in untold:
+        elif event.count is event.total is None and event.blank in untold:
             untold[event.blank] += 1
     accepted = set() if running or streamed is None else _fitting(untold, streamed - sure, stream)
     chosen: list[TokenEvent] = []
     before = 0 if streamed is None else max(0, stream.usage.get("output", 0) - streamed)  # hidden reasoning comes first
     for event in events:
         grew = running and event.total is not None and event.total > before and event.blank != "role"
-        told = bool(event.count) or grew or (event.count is None and event.blank in accepted)
+        told = bool(event.count) or grew or (event.count is event.total is None and event.blank in accepted)
         if not event.blank or told:
             chosen.append(event)
         before = max(before, event.total or 0)
@@ -139,10 +143,13 @@ def _share(events: int, streamed: int, stated: list[int] | None, ends: int) -> t
     """
     if not events:
         return ()
-    if stated is not None and 0 <= streamed - sum(stated) <= ends:
-        return (*stated[:-1], stated[-1] + streamed - sum(stated))
+    rest = None if stated is None else streamed - sum(stated)
+    if stated is not None and rest == 0:
+        return tuple(stated)
     if streamed == events:
         return (1,) * events
+    if stated is not None and rest is not None and 0 < rest <= ends:
+        return (*stated[:-1], stated[-1] + rest)
     if streamed > events:  # rounded, so that the odd token falls into the middle of the stream
         edges = [(2 * i * streamed + events) // (2 * events) for i in range(events + 1)]
     else:

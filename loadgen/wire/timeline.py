@@ -122,7 +122,7 @@ def _failure(capture: Capture, stream: Stream, counts: Counts) -> Failure | None
     if not counts.events:
         if stream.unparsable and not said_end:
             return Failure("protocol", f"{stream.unparsable} events, none of which could be parsed")
-        if stream.seen and not (said_end or stream.finished):
+        if (stream.seen or not capture.complete) and not (said_end or stream.finished):
             return Failure("truncated", "the stream ended before the first token")
         return Failure("empty", "the stream ended without an output token")
     if not (ended_well if not capture.complete else said_end):
