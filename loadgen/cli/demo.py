@@ -16,6 +16,8 @@ _FLAGS: dict[str, Any] = {
     "workload": ("chat,summarize,story",),
     "concurrency": "1,8,32",
     "rate": None,
+    "mix": None,
+    "trace": None,
     "arrivals": None,
     "max_concurrency": None,
     "requests": None,
@@ -51,8 +53,9 @@ def command(output: str | None) -> int:
     from dataclasses import replace
 
     from loadgen.cli.measure import measure
-    from loadgen.cli.options import settings_from, stages_from
+    from loadgen.cli.options import settings_from
     from loadgen.cli.run import finish
+    from loadgen.cli.stages import stages_from
     from loadgen.simulator.process import SimulatorProcess
 
     with SimulatorProcess() as simulator:

@@ -1,4 +1,4 @@
-"""The flags that `run` and `plan` share, and how they become settings and stages.
+"""The flags that `run` and `plan` share, and how they become settings (`stages` makes the stages).
 
 Knows: flag names, defaults, and the spelling of durations, sweeps and lengths. Must not know: how a run is made.
 """
@@ -10,7 +10,6 @@ import math
 import os
 import secrets
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,7 +18,6 @@ from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.engine.session import Settings
-    from loadgen.plan.schedule import StageSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PER_WORKER = 512  # users, or requests per second, that --workers auto gives to one process
@@ -38,6 +36,19 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"help": "Closed loop: users, one or several, such as 1,8,32 or 1..256*2.  [default: 1,8,32]"},
     ),
     (("--rate",), {"help": "Open loop: requests per second, one or several, such as 4,8."}),
+    (
+        ("--mix",),
+        {"metavar": "W,W", "help": "All workloads in one stage, by these weights, such as 70,20,10."},
+    ),
+    (("--trace",), {"metavar": "FILE", "help": "Open loop: replay a trace (Azure, BurstGPT, Mooncake, plain CSV)."}),
+    (("--trace-speed",), {"help": "So many times as fast, one or several, such as 1,2.  [default: 1]"}),
+    (("--trace-slice",), {"metavar": "A..B", "help": "Only this part of the recorded time, such as 10m..20m."}),
+    (
+        ("--trace-context",),
+        {"type": click.IntRange(1), "help": "Leave out requests with more prompt and output tokens than this."},
+    ),
+    (("--trace-block",), {"type": click.IntRange(1), "help": "Tokens of a block of hash_ids.  [default: 512]"}),
+    (("--trace-spread",), {"is_flag": True, "help": "Spread requests of one recorded moment, at most over a second."}),
     (("--arrivals",), {"help": "Open loop: poisson, constant, gamma:CV, ...  [default: poisson]"}),
     (
         ("--max-concurrency",),
@@ -202,40 +213,3 @@ def _extra_body(text: str | None) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UsageError("must be a JSON object", where="--extra-body")
     return value
-
-
-def stages_from(given: dict[str, Any]) -> list[StageSpec]:
-    """The stages that the load flags describe: every workload at every load. Raises UsageError."""
-    from loadgen.model import Load
-    from loadgen.plan.schedule import StageSpec, parse_sweep
-    from loadgen.plan.units import duration_ns
-    from loadgen.store.specfile import load_workload, read_length
-
-    if given["concurrency"] is not None and given["rate"] is not None:
-        raise UsageError("--concurrency and --rate contradict each other", do="give one of them")
-    if given["requests"] is not None and given["duration"] is not None:
-        raise UsageError("--requests and --duration contradict each other", do="give one of them")
-    if given["arrivals"] is not None and given["rate"] is None:
-        raise UsageError("--arrivals needs --rate")
-    names = [name for text in given["workload"] or ("chat",) for name in text.split(",") if name]
-    workloads = [load_workload(name) for name in names]
-    if given["prompt_tokens"] is not None:
-        workloads = [replace(w, prompt_tokens=read_length(given["prompt_tokens"], 0)) for w in workloads]
-    if given["output_tokens"] is not None:
-        workloads = [replace(w, output_tokens=read_length(given["output_tokens"], 1)) for w in workloads]
-    if given["rate"] is not None:
-        arrivals = given["arrivals"] or "poisson"
-        cap = given["max_concurrency"]
-        loads = [Load("rate", value, arrivals, cap) for value in parse_sweep(given["rate"], integers=False)]
-    else:
-        loads = [Load("concurrency", value) for value in parse_sweep(given["concurrency"] or "1,8,32", integers=True)]
-    span = None if given["duration"] is None else duration_ns(given["duration"])
-    specs: list[StageSpec] = []
-    for workload in workloads:
-        for load in loads:
-            count = given["requests"]
-            if count is None and span is None:
-                count = max(32, int(4 * load.value))
-            name = f"{workload.name}@{load.value:g}" + ("/s" if load.kind == "rate" else "")
-            specs.append(StageSpec(len(specs), name, ((workload, 1.0),), load, count, span))
-    return specs

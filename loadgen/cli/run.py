@@ -33,7 +33,8 @@ def command(url: str, **given: Any) -> int:
     """Measure the endpoint at URL: every workload at every load, then the report."""
     from loadgen.analysis.slo import parse
     from loadgen.cli.measure import measure
-    from loadgen.cli.options import settings_from, stages_from
+    from loadgen.cli.options import settings_from
+    from loadgen.cli.stages import stages_from
 
     parse(given["slo"])  # a mistake in a gate is told before the first request
     settings = settings_from(url, given)

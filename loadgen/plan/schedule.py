@@ -26,7 +26,7 @@ from loadgen.plan.arrivals import parse_arrivals
 from loadgen.plan.lengths import fixed, tie
 from loadgen.plan.prompts import tag
 from loadgen.plan.tokens import Sizer
-from loadgen.plan.workload import Trace, Workload
+from loadgen.plan.workload import Trace, TraceRow, Workload
 from loadgen.plan.writer import ARRIVALS, LENGTHS, Drawn, Writer, generator, key_of
 
 _BLOCK = 1024
@@ -68,7 +68,7 @@ def plan_stage(
     writer = Writer(spec.mix, spec.stage, seed, nonce, sizer or {})
     index, count = part
     place = 0
-    for number, (drawn, due) in enumerate(_units(spec, seed)):
+    for number, (drawn, due) in enumerate(outline(spec, seed)):
         text = writer.text(drawn.workload, number)
         turns = drawn.turns if text is None else min(drawn.turns, len(text.turns))
         turns = turns if spec.requests is None else min(turns, spec.requests - place)
@@ -93,10 +93,16 @@ def plan_warm_up(
     prompt, so that the template's overhead can be told from the density of the text. Never due, marked `warmup`."""
     single = replace(workload, turns=None)
     half = replace(single, prompt_tokens=fixed(max(1, round(workload.prompt_tokens.mean() / 2))))
+    like = None if spec.trace is None else next(spec.trace.rows(), None)
     plans = [
         plan_stage(
             replace(
-                spec, mix=((kind, 1.0),), load=Load("concurrency", 1), requests=count, duration_ns=None, trace=None
+                spec,
+                mix=((kind, 1.0),),
+                load=Load("concurrency", 1),
+                requests=count,
+                duration_ns=None,
+                trace=None if like is None else _Rehearsal(like, count, round(kind.prompt_tokens.mean())),
             ),
             seed=seed,
             nonce=nonce,
@@ -106,12 +112,27 @@ def plan_warm_up(
         for kind in (single, half if sizer is None else single)
     ]
     for place, pair in enumerate(zip(*plans, strict=True)):
-        request = replace(pair[place % 2], warmup=True, stage=-1)
+        request = replace(pair[place % 2], warmup=True, stage=-1, offset_ns=None)
         if workload.texts is not None:  # a text of one's own must not be in the cache when its turn comes
             first, *rest = request.messages
             tagged = replace(first, content=f"{tag(key_of(nonce), request.request_id)}: {first.content}")
             request = replace(request, messages=(tagged, *rest))
         yield request
+
+
+@dataclass(frozen=True, slots=True)
+class _Rehearsal:
+    """Rows of one length whose prompts are put together as those of a trace are, with blocks that are all new."""
+
+    like: TraceRow
+    count: int
+    prompt_tokens: int
+
+    def rows(self) -> Iterator[TraceRow]:
+        size = -(-self.prompt_tokens // self.like.block_tokens) if self.like.blocks else 0
+        for number in range(self.count):
+            blocks = tuple(range(number * size, (number + 1) * size))
+            yield self.like._replace(offset_ns=0, prompt_tokens=self.prompt_tokens, blocks=blocks)
 
 
 def parse_sweep(text: str, *, integers: bool) -> list[float]:
@@ -152,7 +173,7 @@ def _range(low: float, high: float, operator: str, step: float, text: str) -> li
 # -- what is drawn for every unit ----------------------------------------------------------------------------------
 
 
-def _units(spec: StageSpec, seed: int) -> Iterator[tuple[Drawn, int | None]]:
+def outline(spec: StageSpec, seed: int) -> Iterator[tuple[Drawn, int | None]]:
     """What every unit of the stage is, and when it is due (None in closed loop)."""
     if not spec.mix or sum(weight for _, weight in spec.mix) <= 0:
         raise UsageError(f"stage {spec.name} has no workload", do="give a workload with a weight above 0")

@@ -1,0 +1,180 @@
+"""From load flags to stages: every workload at every load, one mix at every load, or a trace.
+
+Knows: which flags go together and what they default to. Must not know: how a run is made, how flags are spelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.model import Load
+    from loadgen.plan.schedule import StageSpec
+    from loadgen.plan.workload import Workload
+    from loadgen.store.tracefile import TraceFile
+
+_LOADS = ("concurrency", "rate", "trace")
+# flag -> the flag without which it means nothing
+_NEEDS = {
+    "arrivals": "rate",
+    "trace_speed": "trace",
+    "trace_slice": "trace",
+    "trace_context": "trace",
+    "trace_block": "trace",
+    "trace_spread": "trace",
+}
+
+
+def stages_from(given: dict[str, Any]) -> list[StageSpec]:
+    """The stages that the load flags describe, in the order in which they run. Raises UsageError.
+
+    A member of `given["workload"]` is a name, a file, or a `Workload` that a spec file describes in place.
+    """
+    from loadgen.plan.schedule import StageSpec
+    from loadgen.plan.units import duration_ns
+
+    _consistent(given)
+    span = None if given["duration"] is None else duration_ns(given["duration"])
+    mixes = _mixes(given, _workloads(given))
+    specs: list[StageSpec] = []
+    if given["trace"] is not None:
+        return _trace_stages(given, mixes, span)
+    for mix in mixes:
+        for load in _loads(given):
+            count = given["requests"]
+            if count is None and span is None:
+                count = max(32, int(4 * load.value))
+            name = f"{'+'.join(w.name for w, _ in mix)}@{load.value:g}" + ("/s" if load.kind == "rate" else "")
+            specs.append(StageSpec(len(specs), name, mix, load, count, span))
+    return specs
+
+
+def _consistent(given: dict[str, Any]) -> None:
+    chosen = [name for name in _LOADS if given[name] is not None]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(f'--{name}' for name in chosen)} contradict each other", do="give one of them")
+    if given["requests"] is not None and given["duration"] is not None:
+        raise UsageError("--requests and --duration contradict each other", do="give one of them")
+    for flag, needed in _NEEDS.items():
+        if given.get(flag) not in (None, False) and given[needed] is None:
+            raise UsageError(f"--{flag.replace('_', '-')} needs --{needed}")
+    if given["max_concurrency"] is not None and given["rate"] is None and given["trace"] is None:
+        raise UsageError("--max-concurrency needs --rate or --trace", do="in closed loop --concurrency is the limit")
+    if given["trace"] is not None and (given["prompt_tokens"] is not None or given["output_tokens"] is not None):
+        raise UsageError("a trace brings its own lengths", do="leave out --prompt-tokens and --output-tokens")
+
+
+def _workloads(given: dict[str, Any]) -> list[Workload]:
+    """The workloads by their flags, with lengths that flags override; no two of one name."""
+    from loadgen.store.specfile import load_workload, read_length
+
+    items: list[str | Workload] = []
+    for item in given["workload"] or ("chat",):
+        items += [name for name in item.split(",") if name.strip()] if isinstance(item, str) else [item]
+    workloads = [load_workload(item) if isinstance(item, str) else item for item in items]
+    names = [workload.name for workload in workloads]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"workload {twice[0]} is given twice", do="give each of them a name of its own")
+    if given["prompt_tokens"] is not None:
+        own = next((w.name for w in workloads if w.texts is not None), None)
+        if own is not None:
+            raise UsageError(f"workload {own} sends its own texts as they are", do="leave out --prompt-tokens")
+        workloads = [replace(w, prompt_tokens=read_length(given["prompt_tokens"], 0)) for w in workloads]
+    if given["output_tokens"] is not None:
+        workloads = [replace(w, output_tokens=read_length(given["output_tokens"], 1)) for w in workloads]
+    return workloads
+
+
+def _mixes(given: dict[str, Any], workloads: Sequence[Workload]) -> list[tuple[tuple[Workload, float], ...]]:
+    """One mix of all workloads by --mix, or each on its own."""
+    if given["mix"] is None:
+        return [((workload, 1.0),) for workload in workloads]
+    try:
+        weights = [float(part.strip().removesuffix("%")) for part in given["mix"].split(",")]
+    except ValueError as bad:
+        raise UsageError("is not a list of weights", where=f"--mix {given['mix']}", do="write 70,20,10") from bad
+    if len(weights) != len(workloads):
+        raise UsageError(
+            f"{len(weights)} weights for {len(workloads)} workloads",
+            where=f"--mix {given['mix']}",
+            do="give one for each",
+        )
+    if not all(0 < weight < float("inf") for weight in weights):
+        raise UsageError("weights must be above 0", where=f"--mix {given['mix']}")
+    return [tuple(zip(workloads, weights, strict=True))]
+
+
+def _loads(given: dict[str, Any]) -> list[Load]:
+    from loadgen.model import Load
+    from loadgen.plan.arrivals import parse_arrivals
+    from loadgen.plan.schedule import parse_sweep
+
+    if given["rate"] is None:
+        return [Load("concurrency", value) for value in parse_sweep(given["concurrency"] or "1,8,32", integers=True)]
+    arrivals = given["arrivals"] or "poisson"
+    parse_arrivals(arrivals)  # a mistake is told before the first request
+    return [
+        Load("rate", value, arrivals, given["max_concurrency"]) for value in parse_sweep(given["rate"], integers=False)
+    ]
+
+
+# -- traces --------------------------------------------------------------------------------------------------------
+
+
+def _trace_stages(
+    given: dict[str, Any], mixes: Sequence[tuple[tuple[Workload, float], ...]], span: int | None
+) -> list[StageSpec]:
+    """The trace at each speed. The workload gives the kind of text; lengths and times come from the trace."""
+    from loadgen.model import Load
+    from loadgen.plan.lengths import fixed
+    from loadgen.plan.schedule import StageSpec, parse_sweep
+
+    if len(mixes) != 1 or len(mixes[0]) != 1 or mixes[0][0][0].texts is not None or mixes[0][0][0].turns is not None:
+        raise UsageError("a trace needs one workload of generated texts", do="give one such as -w chat")
+    workload = mixes[0][0][0]
+    specs: list[StageSpec] = []
+    for speed in parse_sweep(given["trace_speed"] or "1", integers=False):
+        trace = trace_from(given, speed)
+        found = trace.survey()
+        mean = replace(
+            workload,
+            prompt_tokens=fixed(max(1, found.prompt_tokens // found.rows)),
+            output_tokens=fixed(max(1, found.output_tokens // found.rows)),
+        )
+        load = Load("trace", found.rate or 0.0, "trace", given["max_concurrency"])
+        count = found.rows if given["requests"] is None else min(given["requests"], found.rows)
+        stem = Path(trace.path).name.partition(".")[0]
+        name = f"{stem}@x{speed:g}"
+        specs.append(
+            StageSpec(len(specs), name, ((mean, 1.0),), load, None if span is not None else count, span, trace)
+        )
+    return specs
+
+
+def trace_from(given: dict[str, Any], speed: float) -> TraceFile:
+    """The part of the trace that the flags choose, at one speed. Raises UsageError."""
+    from loadgen.plan.units import duration_ns
+    from loadgen.store.tracefile import TraceFile
+
+    start_ns, end_ns = 0, None
+    if given["trace_slice"] is not None:
+        start, dots, end = given["trace_slice"].partition("..")
+        if not dots:
+            raise UsageError("is not a slice", where=f"--trace-slice {given['trace_slice']}", do="write 10m..20m")
+        start_ns = duration_ns(start) if start.strip() else 0
+        end_ns = duration_ns(end) if end.strip() else None
+    return TraceFile(
+        given["trace"],
+        speed=speed,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        context_limit=given["trace_context"],
+        block_tokens=given["trace_block"] or 512,
+        spread=bool(given["trace_spread"]),
+    )
