@@ -23,7 +23,7 @@ Sample = tuple[str, dict[str, str], float]  # name, labels, value
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A Prometheus histogram at one moment, since the server's start. `n[i]` values were at most `le[i]`, in seconds."""
+    """A Prometheus histogram since the server's start: `n[i]` of its values were at most `le[i]` seconds."""
 
     sum: float
     count: float
@@ -122,9 +122,8 @@ def _edge(text: str) -> float | None:
 
 def fold(how: Fold, values: list[float]) -> float:
     """One value of several engines' or GPUs'."""
-    if how == "mean":
-        return math.fsum(values) / len(values)
-    return {"sum": math.fsum, "min": min, "max": max}[how](values)
+    total = math.fsum(values)
+    return {"sum": total, "mean": total / len(values), "min": min(values), "max": max(values)}[how]
 
 
 # -- in time --------------------------------------------------------------------------------------------------------
@@ -145,9 +144,9 @@ class Column:
         return self.values[(self.t_ns >= low_ns) & (self.t_ns <= high_ns)]
 
     def around(self, low_ns: float, high_ns: float) -> tuple[int, int] | None:
-        """The last moment not after `low_ns` and the first not before `high_ns`; the outermost ones where there is none.
+        """The last moment not after `low_ns` and the first not before `high_ns`, as indices.
 
-        None where fewer than two moments are left.
+        Where there is none the outermost moments take their place; None where fewer than two are left.
         """
         first = max(int(np.searchsorted(self.t_ns, low_ns, side="right")) - 1, 0)
         last = min(int(np.searchsorted(self.t_ns, high_ns, side="left")), len(self) - 1)
@@ -199,8 +198,8 @@ def _flat(scrape: Scrape) -> dict[str, float]:
 def server_series(log: ServerLog) -> dict[str, tuple[Floats, Floats]]:
     """What to draw: name -> (seconds from the run's start, values), NaN where nothing is known.
 
-    Gauges as they are; a counter as its rate since the moment before (`<series>_per_s`); a histogram as the mean of what
-    was added since (`<series>`); `prefix_hit_share` and `spec_acceptance` likewise. Units as in `SERIES`.
+    Gauges as they are; a counter as its rate since the moment before (`<series>_per_s`); a histogram as the mean of
+    what was added since (`<series>`); `prefix_hit_share` and `spec_acceptance` likewise. Units as in `SERIES`.
     """
     columns = log.columns
     drawn: dict[str, tuple[Floats, Floats]] = {}

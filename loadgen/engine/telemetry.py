@@ -1,0 +1,279 @@
+"""Reads the server's metrics once a second while a run goes on, without the run noticing.
+
+Knows: HTTP GETs of Prometheus text, their time-outs, bounds and oddities. Must not know: the event loop, files, what
+the series are for.
+Why: a thread of its own, which waits in system calls nearly all of its time and lets go of the interpreter between
+lines, so that the loop that stamps tokens is never held up. Whatever goes wrong with a page is a note, never a failure.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadgen.analysis.server import Reading, Sample, Scrape, normalise
+from loadgen.analysis.server_names import wanted_names
+from loadgen.engine.host import public_url
+from loadgen.engine.transport import Security, ssl_context
+from loadgen.errors import LoadgenError, UsageError
+
+AUTO, OFF = "auto", "off"
+INTERVAL_S = 1.0
+_PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, whose first is JSON
+_TIMEOUT_S = 5.0
+_MAX_BYTES = 8 << 20
+_STOP_S = 7.0
+_ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
+_WANTED = re.compile(
+    rb"^(?:" + b"|".join(sorted(re.escape(name).encode() for name in wanted_names())) + rb")[{ \t].*$", re.MULTILINE
+)
+_REDIRECTS = (301, 302, 307, 308)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Where one page of metrics is. `headers` may hold a key: never store them."""
+
+    url: str
+    headers: dict[str, str] = field(default_factory=dict)
+    security: Security = field(default_factory=Security)
+
+
+def pages(wanted: Sequence[str], base: str, headers: dict[str, str], security: Security) -> tuple[list[Page], bool]:
+    """The pages that `--metrics` names, and whether the endpoint's own are to be looked for, too (auto).
+
+    The endpoint's headers go to pages of the same origin only: a key is nobody else's. Raises UsageError.
+    """
+    named = [word for text in wanted for word in text.split(",") if word]
+    if OFF in named:
+        return [], False
+    found = []
+    for url in named:
+        if url == AUTO:
+            continue
+        whole = url if "://" in url else f"http://{url}"
+        parts = urlsplit(whole)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError("not an http(s) URL", where=f"--metrics {url}", do="give a URL, auto or off")
+        path = whole if parts.path.strip("/") else whole.rstrip("/") + "/metrics"
+        found.append(Page(path, headers if _origin(whole) == _origin(base) else {}, security))
+    return found, AUTO in named
+
+
+def own_pages(base: str, headers: dict[str, str], security: Security) -> list[Page]:
+    """Where an endpoint with base URL `base` may have its metrics."""
+    root = base.removesuffix("/v1")
+    return [Page(root + path, headers, security) for path in _PATHS]
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+
+
+def parse(body: bytes) -> Iterator[Sample]:
+    """The samples of a page that some alias knows. A line that cannot be read is left out.
+
+    Line by line, and only the wanted ones: comments, other series and exemplars of other lines do no harm.
+    """
+    for line in _WANTED.findall(body):
+        try:
+            families = list(text_string_to_metric_families(line.decode("utf-8", "replace") + "\n"))
+        except (ValueError, IndexError, KeyError):
+            continue
+        for family in families:
+            for sample in family.samples:
+                yield sample.name, sample.labels, sample.value
+        time.sleep(0)  # lets the event loop's thread go on
+
+
+class Reader:
+    """One page, over a connection that is kept."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self._connection: http.client.HTTPConnection | None = None
+        parts = urlsplit(page.url)
+        self._headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", **page.headers}
+        if parts.username is not None:
+            pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            self._headers["Authorization"] = "Basic " + b64encode(pair.encode()).decode()
+
+    def read(self) -> bytes:
+        """The page. Raises OSError or HTTPException, ValueError for an answer that is no page."""
+        try:
+            status, location, body = self._get()
+            if status in _REDIRECTS and location:
+                target = urljoin(self.page.url, location)
+                if _origin(target) != _origin(self.page.url):
+                    raise ValueError(f"HTTP {status} to another host")
+                self.page = replace(self.page, url=target)
+                status, _, body = self._get()
+        except BaseException:
+            self.close()
+            raise
+        if status != 200:
+            raise ValueError(f"HTTP {status}")
+        return body
+
+    def _get(self) -> tuple[int, str | None, bytes]:
+        parts = urlsplit(self.page.url)
+        if self._connection is None:
+            self._connection = _connect(parts.scheme, parts.hostname or "", parts.port, self.page.security)
+        self._connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=self._headers)
+        response = self._connection.getresponse()
+        deadline, body = time.monotonic() + _TIMEOUT_S, b""
+        while chunk := response.read1(1 << 16):
+            body += chunk
+            if len(body) > _MAX_BYTES:
+                raise ValueError(f"is larger than {_MAX_BYTES >> 20} MiB")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"was not complete after {_TIMEOUT_S:.0f} s")
+        if response.will_close:
+            self.close()
+        return response.status, response.getheader("Location"), body
+
+    def close(self) -> None:
+        """Close the connection; the next reading opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _connect(scheme: str, host: str, port: int | None, security: Security) -> http.client.HTTPConnection:
+    if scheme == "http":
+        return http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    context = ssl_context(security)
+    if not isinstance(context, ssl.SSLContext):
+        context = ssl.create_default_context() if context else ssl._create_unverified_context()
+    return http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=context)
+
+
+class Telemetry:
+    """The thread that reads the pages. `open` once, `mark` at moments that matter, `close` at the end.
+
+    Everything that blocks is bounded by time-outs; call `open`, `mark` and `close` off the event loop.
+    """
+
+    def __init__(
+        self, now_ns: Callable[[], int], write: Callable[[Scrape], None], interval_s: float = INTERVAL_S
+    ) -> None:
+        self._now_ns, self._write, self._interval_s = now_ns, write, interval_s
+        self._readers: list[Reader] = []
+        self._thread: threading.Thread | None = None
+        self._wake, self._stop = threading.Event(), threading.Event()
+        self._round = threading.Condition()
+        self._rounds = 0
+        self._failures: dict[tuple[int, str], int] = {}
+        self._engines: set[str] = set()
+        self.notes: list[str] = []
+
+    def open(self, given: Sequence[Page], own: Sequence[Page]) -> None:
+        """Begin. Of the endpoint's `own` candidates the first with a known series is read; `given` ones always are."""
+        self._readers = [Reader(page) for page in given]
+        if own:
+            found, why = _first_known(own)
+            if found is not None:
+                self._readers.insert(0, found)
+            else:
+                self.notes.append(f"the endpoint has no metrics that could be read: {why}")
+        if self._readers:
+            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
+            self._thread.start()
+
+    def mark(self) -> None:
+        """Read all pages now, and return when that is done (or when it takes too long)."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        with self._round:
+            # A round that is under way began before this moment: the one after it counts.
+            wanted = self._rounds + 1
+            self._wake.set()
+            self._round.wait_for(lambda: self._rounds >= wanted or self._stop.is_set(), timeout=_TIMEOUT_S)
+
+    def close(self) -> dict[str, Any]:
+        """End, and say what was read, as plain values for the run's record."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_S)
+        notes = [
+            f"{public_url(self._readers[source].page.url)}: {reason} ({times} of {self._rounds} readings)"
+            for (source, reason), times in self._failures.items()
+        ]
+        return {
+            "pages": [public_url(reader.page.url) for reader in self._readers],
+            "engines": sorted(self._engines),
+            "interval_s": self._interval_s,
+            "readings": self._rounds,
+            "notes": self.notes + notes,
+        }
+
+    # -- in the thread ------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._stop.is_set():
+            self._wake.clear()
+            for source, reader in enumerate(self._readers):
+                self._read(source, reader)
+            with self._round:
+                self._rounds += 1
+                self._round.notify_all()
+            due = max(due + self._interval_s, time.monotonic())
+            if self._wake.wait(max(due - time.monotonic(), 0.0)):
+                due = time.monotonic()
+        for reader in self._readers:
+            reader.close()
+
+    def _read(self, source: int, reader: Reader) -> None:
+        before = self._now_ns()
+        try:
+            body = reader.read()
+            after = self._now_ns()
+            reading = normalise(parse(body))
+            if not reading.engines:
+                raise ValueError("has no series that is known")
+            self._engines |= set(reading.engines)
+            self._write(_scrape(before, after, self._rounds, source, reading))
+        except LoadgenError as bad:  # the disk is full: the run will say so, too
+            self._failed(source, str(bad))
+        except (OSError, http.client.HTTPException, ValueError) as bad:
+            self._failed(source, _reason(bad))
+
+    def _failed(self, source: int, reason: str) -> None:
+        self._failures[source, reason] = self._failures.get((source, reason), 0) + 1
+
+
+def _scrape(before_ns: int, after_ns: int, tick: int, source: int, got: Reading) -> Scrape:
+    middle, took = (before_ns + after_ns) // 2, after_ns - before_ns
+    return Scrape(middle, took, tick, source, got.engines, got.values, got.histograms)
+
+
+def _reason(bad: Exception) -> str:
+    return (str(bad) or type(bad).__name__)[:200]
+
+
+def _first_known(candidates: Sequence[Page]) -> tuple[Reader | None, str]:
+    """The first page with a series that is known; else why the first one is not it."""
+    reasons = []
+    for page in candidates:
+        reader = Reader(page)
+        try:
+            if normalise(parse(reader.read())).engines:
+                return reader, ""
+            reasons.append("no series that is known")
+        except (OSError, http.client.HTTPException, ValueError) as bad:
+            reasons.append(_reason(bad))
+        reader.close()
+    return None, f"{public_url(candidates[0].url)}: {reasons[0]}"
