@@ -113,8 +113,9 @@ def _inflated(pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
     if name not in ("gzip", "x-gzip", "deflate"):
         raise WireError(f"content-encoding {name[:40]!r} is not supported")
     inflater = None
+    padding = b""  # what may stand between and after members
     for stamp, data, blind in pieces:
-        left = data
+        left = data.lstrip(padding) if inflater is None else data
         while left:
             if inflater is None:
                 # "deflate" means zlib, but some servers send it raw: the first byte tells (RFC 1950: low nibble 8).
@@ -130,4 +131,5 @@ def _inflated(pieces: Iterable[Piece], name: str) -> Iterator[Piece]:
             yield stamp, out, blind
             if not inflater.eof:
                 break
-            left, inflater = inflater.unused_data.lstrip(b"\0"), None
+            padding = b"\0"
+            left, inflater = inflater.unused_data.lstrip(padding), None
