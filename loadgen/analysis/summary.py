@@ -19,7 +19,7 @@ from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.gate import SloResult
 from loadgen.analysis.measured import Measured, measure, row_facts
-from loadgen.analysis.slo import parse
+from loadgen.analysis.slo import Slo, parse
 from loadgen.analysis.trust import Verdict
 from loadgen.analysis.trust_data import error_kinds
 from loadgen.model import Finding, RunInfo, StageInfo
@@ -68,7 +68,7 @@ class StageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole run. `verdict` is about the measurement, not about the server."""
+    """A whole run. `verdict` is about the measurement, not about the server; `slo` holds the verdicts on `objectives`."""
 
     info: RunInfo
     verdict: Verdict
@@ -76,6 +76,7 @@ class Summary:
     stages: tuple[StageSummary, ...]
     conventions: tuple[Convention, ...]
     slo: tuple[SloResult, ...]
+    objectives: tuple[Slo, ...]
 
 
 def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = ()) -> Summary:
@@ -96,6 +97,7 @@ def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = ()) -> Sum
         tuple(_stage(m) for m in stages),
         tuple(row for m in stages for row in conventions(m)),
         gate.evaluate(objectives, stages, trust.invalid_codes(findings, stages)),
+        objectives,
     )
 
 

@@ -1,0 +1,101 @@
+"""What was run, against what, by whom and how to run it again.
+
+Knows: the fields of run.json and their names for people. Must not know: figures, HTML.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import PurePath
+from typing import Any
+
+from loadgen.model import RunInfo
+from loadgen.report.numbers import NONE, quantity
+
+STATUS = {
+    "running": "not finished: what is shown was measured until now, or until the run was killed",
+    "complete": "complete",
+    "interrupted": "interrupted: what is shown was measured until then",
+    "failed": "failed",
+}
+Pairs = list[tuple[str, str]]
+
+
+def title(info: RunInfo) -> str:
+    """The model, as far as it is known."""
+    return str(info.endpoint.get("model") or "unknown model")
+
+
+def headline(info: RunInfo, hardware: str) -> Pairs:
+    """What, and against what: the few facts of the first screen."""
+    stages = [stage.name for stage in info.stages]
+    shown = ", ".join(stages[:12]) + (f" and {len(stages) - 12} more" if len(stages) > 12 else "")
+    engine = " ".join(str(info.endpoint[key]) for key in ("engine", "version") if info.endpoint.get(key))
+    pairs = [
+        ("Model", title(info)),
+        ("Endpoint", str(info.endpoint.get("url") or NONE)),
+        ("Engine", engine or NONE),
+        ("Hardware", hardware or "not named"),
+        ("Stages", shown or "none"),
+        ("Run", f"{info.created}, {STATUS.get(info.status, info.status)}"),
+    ]
+    return pairs + [(f"Note: {key}", value) for key, value in info.notes.items()]
+
+
+def endpoint(info: RunInfo) -> Pairs:
+    """What the probe learned."""
+    return [(_words(key), _plain(key, value)) for key, value in info.endpoint.items() if key != "trials"]
+
+
+def host(info: RunInfo) -> Pairs:
+    """The client's machine, its clock, and the versions of what measured."""
+    pairs = [(_words(key), _plain(key, value)) for key, value in info.host.items()]
+    pairs += [(f"clock: {_words(key)}", _plain(key, value)) for key, value in info.clock.items()]
+    return pairs + [(f"version of {name}", version) for name, version in info.versions.items()]
+
+
+def identity(info: RunInfo) -> Pairs:
+    """What tells this run from every other."""
+    return [
+        ("run id", info.run_id),
+        ("seed", str(info.seed)),
+        ("nonce", info.nonce or NONE),
+        ("run file schema", str(info.schema)),
+        *([("error", info.error)] if info.error else []),
+    ]
+
+
+def command(info: RunInfo) -> str:
+    """The command line that makes the same run; its seed fixes all but the nonce."""
+    words = [str(word) for word in info.command]
+    if not words:
+        return ""
+    name = PurePath(words[0]).name
+    return shlex.join(["loadgen" if name in ("loadgen", "__main__.py") else name, *words[1:]])
+
+
+def spec(info: RunInfo) -> str:
+    """The whole resolved configuration as JSON."""
+    return json.dumps(info.spec, indent=2, ensure_ascii=False, default=str)
+
+
+def _words(key: str) -> str:
+    for unit in ("_ns", "_bytes", "_1m"):
+        key = key.removesuffix(unit)
+    return key.replace("_", " ")
+
+
+def _plain(key: str, value: Any) -> str:
+    """A value for people; the suffix of its key says its unit."""
+    if value is None or value == "":
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        if key.endswith("_ns"):
+            return quantity(value / 1e9, "s")
+        return quantity(value, "B") if key.endswith("_bytes") else f"{value:.10g}"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)
