@@ -12,10 +12,13 @@ import statistics
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from tests.benchmarks.harness import Oracle, arguments, loadgen_run, machine, table
 
 
 def main() -> None:
+    from loadgen.analysis.frame import FLAG_BITS
     from loadgen.store.runfile import open_run
 
     parser = arguments(__doc__ or "")
@@ -37,7 +40,8 @@ def main() -> None:
                 run_dir = Path(folder) / "run"
                 loadgen_run(oracle.url, run_dir, flags, given.client_core)
                 info, found = open_run(run_dir)
-            events = len(found.gap_us)
+            measured = found.flags & FLAG_BITS["warmup"] == 0
+            events = int(np.diff(found.event_offset)[measured].sum())
             costs.append(info.stages[0].health["client_cpu_s"] / events * 1e6)
         rows.append((f"{streams:,}", f"{requests:,}", tokens, f"{events:,}", f"{statistics.median(costs):.1f}"))
     print(table(("streams", "requests", "tokens each", "events", "CPU per event, µs"), rows))

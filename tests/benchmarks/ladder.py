@@ -24,6 +24,7 @@ HEAD = (
     "TTFT error p99, µs",
     "good",
     "verdict",
+    "why",
     "CPU s",
     "oracle",
 )
@@ -59,7 +60,7 @@ def measure(given: argparse.Namespace, streams: int, rate: int) -> tuple[object,
         with Oracle(given.oracle, given.server_core) as oracle:
             ran = loadgen_run(oracle.url, run_dir, flags, given.client_core)
         errors = compare(run_dir, oracle.log)
-        verdict = summarise(*open_run(run_dir)).verdict
+        summary = summarise(*open_run(run_dir))
     gap_p99 = float(np.quantile(np.abs(errors.gap), 0.99)) / 1000
     good = errors.shared < 0.01 and gap_p99 < 500
     return (
@@ -69,7 +70,8 @@ def measure(given: argparse.Namespace, streams: int, rate: int) -> tuple[object,
         f"{gap_p99:,.0f}",
         f"{np.quantile(np.abs(errors.ttft), 0.99) / 1000:,.0f}",
         "yes" if good else "no",
-        verdict,
+        summary.verdict,
+        ", ".join(sorted({found.code for found in summary.findings if found.severity != "info"})) or "-",
         f"{ran.cpu_s:.1f}",
         oracle.lateness.removeprefix("send lateness "),
     )
