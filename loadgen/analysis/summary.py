@@ -68,7 +68,7 @@ class StageSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A whole run. `verdict` is about the measurement, not about the server; `slo` holds the verdicts on `objectives`."""
+    """A whole run. `verdict` is about the measurement, not the server; `slo` holds the verdicts on `objectives`."""
 
     info: RunInfo
     verdict: Verdict

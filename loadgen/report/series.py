@@ -111,15 +111,10 @@ def _dots(m: Measured, most: int) -> tuple[list[float | None], list[float | None
     sent, ttft = c.sent_ns[order] / 1e9, formulas.ttft(c)[order]
     if len(sent) > most:
         starts = np.linspace(0, len(sent), most, endpoint=False).astype(np.int64)
-        keep = np.array(
-            [part[0] + int(np.argmax(ttft[part])) for part in map(_range, starts, [*starts[1:], len(sent)])]
-        )
+        ends = [*starts[1:].tolist(), len(sent)]
+        keep = [low + int(np.argmax(ttft[low:high])) for low, high in zip(starts.tolist(), ends, strict=True)]
         sent, ttft = sent[keep], ttft[keep]
     return rounded(sent), rounded(ttft)
-
-
-def _range(low: int, high: int) -> npt.NDArray[np.int64]:
-    return np.arange(low, max(high, low + 1))
 
 
 def _thin(values: Floats, most: int) -> Floats:

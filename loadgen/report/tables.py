@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.conventions import Convention
-from loadgen.analysis.definitions import METRICS
+from loadgen.analysis.definitions import METRICS, Metric
 from loadgen.analysis.summary import StageSummary, Summary, Value
 from loadgen.model import FLAGS, Finding
 from loadgen.report.numbers import NONE, interval, percent, quantity, scale_for, significant, times, whole
@@ -100,9 +100,8 @@ def latency(group: WorkloadGroup) -> list[dict[str, Any]]:
             {"load": stage.label, "cells": [cell(stage.summary.get(name, stat), factor) for stat in STATS]}
             for stage in group.stages
         ]
-        blocks.append(
-            {"metric": name, "heading": heading, "unit": unit, "formula": METRICS[name].formula, "rows": rows}
-        )
+        formula = METRICS[name].formula
+        blocks.append({"metric": name, "heading": heading, "unit": unit, "formula": formula, "rows": rows})
     return blocks
 
 
@@ -114,16 +113,13 @@ def _grouped(group: WorkloadGroup) -> bool:
 def rates(group: WorkloadGroup) -> dict[str, Any]:
     """Requests and rates, a row for each load."""
     shown = [(name, stat) for name, stat in RATES if any(_has(stage, name, stat) for stage in group.stages)]
-    heads = [
-        {"name": name, "stat": stat, "unit": _unit(name), "formula": METRICS[name].formula} for name, stat in shown
-    ]
+    heads = [{"name": name, "stat": stat, "unit": _unit(METRICS[name])} for name, stat in shown]
+    factors = [100.0 if METRICS[name].unit == "1" else 1.0 for name, _ in shown]
     rows = []
     for stage in group.stages:
         counts = stage.summary.counts
         numbers = (counts.sent, counts.ok, counts.failed, counts.cancelled, counts.unsent)
-        cells = [
-            cell(stage.summary.get(name, stat), 100.0 if METRICS[name].unit == "1" else 1.0) for name, stat in shown
-        ]
+        cells = [cell(stage.summary.get(*key), factor) for key, factor in zip(shown, factors, strict=True)]
         rows.append({"load": stage.label, "counts": [whole(number) for number in numbers], "cells": cells})
     return {"heads": heads, "rows": rows}
 
@@ -132,8 +128,8 @@ def _has(stage: Placed, name: str, stat: str) -> bool:
     return stage.summary.get(name, stat) is not None
 
 
-def _unit(name: str) -> str:
-    return "%" if METRICS[name].unit == "1" else METRICS[name].unit
+def _unit(metric: Metric) -> str:
+    return "%" if metric.unit == "1" else metric.unit
 
 
 def phases(workloads: tuple[WorkloadGroup, ...]) -> list[dict[str, Any]]:
@@ -280,8 +276,7 @@ def conventions(summary: Summary) -> list[dict[str, Any]]:
 
 def _convention(row: Convention) -> dict[str, str]:
     factor, unit = scale_for(row.unit, [row.value, row.ours])
-    both = row.value is not None and row.ours
-    ratio = row.value / row.ours if both and row.value is not None and row.ours else None
+    ratio = row.value / row.ours if row.value is not None and row.ours else None
     return {
         "tool": row.tool,
         "metric": row.metric,
@@ -305,13 +300,6 @@ def times_of(ratio: float) -> str:
 def definitions() -> list[dict[str, str]]:
     """The metric table, as `loadgen explain` prints it."""
     return [
-        {
-            "name": m.name,
-            "unit": _unit(m.name),
-            "formula": m.formula,
-            "caveat": m.caveat,
-            "better": m.better,
-            "of": m.of,
-        }
+        {"name": m.name, "unit": _unit(m), "formula": m.formula, "caveat": m.caveat, "better": m.better, "of": m.of}
         for m in METRICS.values()
     ]
