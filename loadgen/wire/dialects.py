@@ -167,7 +167,7 @@ def _read_texts(source: Json, choice: Choice) -> None:
     for key in _REASONING:
         value = source.get(key)
         if value:
-            texts += [("reasoning", text) for _, text in _texts(value, "reasoning")]
+            texts += _texts(value, "reasoning")
             if texts:
                 break
         elif value == "":
@@ -196,7 +196,8 @@ def _texts(value: Any, part: Part, depth: int = 0) -> list[tuple[Part, str]]:
     for item in _as_list(value) if depth < 4 else ():
         if isinstance(item, dict):
             key, kind = _PART_TEXT.get(str(item.get("type", "text")), ("text", part))
-            found += _texts(item.get(key), kind, depth + 1)
+            # What lies inside reasoning is reasoning, whatever its own type.
+            found += _texts(item.get(key), part if part == "reasoning" else kind, depth + 1)
         else:
             found += _texts(item, part, depth + 1)
     return found
