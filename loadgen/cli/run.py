@@ -29,13 +29,23 @@ from loadgen.errors import EndpointError
 @click.option("--dtype", default="bf16", show_default=True, help="Weights' data type, for the roofline.")
 @click.option("--no-report", is_flag=True, help="Write the run, but no HTML report and no summary.")
 @click.option("-o", "--output", type=click.Path(), help="Folder of the run.  [default: runs/TIME]")
-def command(url: str, **given: Any) -> int:
-    """Measure the endpoint at URL: every workload at every load, then the report."""
+@click.option("--dump-spec", is_flag=True, help="Print these flags as a SPEC.yaml, and send nothing.")
+@click.pass_context
+def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> int:
+    """Measure the endpoint at URL: every workload at every load, then the report.
+
+    In place of URL, a SPEC.yaml whose keys are these flags (and url).
+    """
     from loadgen.analysis.slo import parse
+    from loadgen.cli import spec
     from loadgen.cli.measure import measure
     from loadgen.cli.options import settings_from
     from loadgen.cli.stages import stages_from
 
+    url, given = spec.with_spec(ctx, url, given)
+    if dump_spec:
+        click.echo(spec.dump_spec(ctx, url, given), nl=False)
+        return 0
     parse(given["slo"])  # a mistake in a gate is told before the first request
     settings = settings_from(url, given)
     stages = stages_from(given)

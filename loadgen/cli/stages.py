@@ -33,7 +33,7 @@ _NEEDS = {
 def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     """The stages that the load flags describe, in the order in which they run. Raises UsageError.
 
-    A member of `given["workload"]` is a name, a file, or a `Workload` that a spec file describes in place.
+    A member of `given["workload"]` is a name, a file, or the keys of a workload that a spec describes in place.
     """
     from loadgen.plan.schedule import StageSpec
     from loadgen.plan.units import duration_ns
@@ -71,12 +71,12 @@ def _consistent(given: dict[str, Any]) -> None:
 
 def _workloads(given: dict[str, Any]) -> list[Workload]:
     """The workloads by their flags, with lengths that flags override; no two of one name."""
-    from loadgen.store.specfile import load_workload, read_length
+    from loadgen.store.specfile import build_workload, load_workload, read_length
 
-    items: list[str | Workload] = []
+    items: list[str | dict[str, Any]] = []
     for item in given["workload"] or ("chat",):
         items += [name for name in item.split(",") if name.strip()] if isinstance(item, str) else [item]
-    workloads = [load_workload(item) if isinstance(item, str) else item for item in items]
+    workloads = [load_workload(item) if isinstance(item, str) else build_workload(item) for item in items]
     names = [workload.name for workload in workloads]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:

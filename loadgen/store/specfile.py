@@ -6,6 +6,7 @@ Knows: the keys of a workload file, `file:` lengths. Must not know: how texts ar
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -151,6 +152,11 @@ class WorkloadModel(_Model):
 def shipped() -> dict[str, Path]:
     """The shipped workloads: name to file."""
     return {path.stem: path for path in sorted(workload_dir().glob("*.yaml"))}
+
+
+def build_workload(described: Mapping[str, Any]) -> Workload:
+    """A workload from the keys of a workload file, checked before. Raises UsageError for files that do not do."""
+    return WorkloadModel.model_validate(dict(described)).build(Path())
 
 
 def load_workload(name_or_file: str) -> Workload:

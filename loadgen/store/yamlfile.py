@@ -53,59 +53,62 @@ def parse_yaml(text: str, name: str, model: type[M]) -> M:
 
 def _complaint(bad: ValidationError, data: CommentedMap, name: str, model: type[BaseModel]) -> UsageError:
     """One UsageError for all mistakes, in the order in which they stand in the file."""
-    found = sorted({(_position(data, e["loc"]), _sentence(dict(e), model)) for e in bad.errors()})
+    found = sorted({_mistake(dict(error), data, model) for error in bad.errors()})
     if len(found) == 1:
-        (line, column), what = found[0]
+        line, column, what = found[0]
         return UsageError(what, where=f"{name}:{line}:{column}")
-    lines = "".join(f"\n  {name}:{line}:{column}: {what}" for (line, column), what in found)
+    lines = "".join(f"\n  {name}:{line}:{column}: {what}" for line, column, what in found)
     return UsageError(f"{len(found)} mistakes{lines}", where=name)
 
 
-def _position(data: Any, loc: Sequence[int | str]) -> tuple[int, int]:
-    """Line and column (from 1) of the deepest part of `loc` that the file has."""
-    line, column = 0, 0
-    for part in loc:
+def _mistake(error: dict[str, Any], data: Any, model: type[BaseModel]) -> tuple[int, int, str]:
+    """Line and column (from 1) of what is wrong, or of the deepest part above it that the file has, and a sentence."""
+    line, column, path = 0, 0, []
+    for part in error["loc"]:
         if isinstance(data, CommentedMap) and part in data:
             line, column = data.lc.key(part)
         elif isinstance(data, CommentedSeq) and isinstance(part, int) and part < len(data):
             line, column = data.lc.item(part)
         else:
             continue  # a missing key, or the name of an alternative: the parent's place
+        path.append(str(part))
         data = data[part]
-    return line + 1, column + 1
+    return line + 1, column + 1, _sentence(error, ".".join(path), model)
 
 
-def _sentence(error: dict[str, Any], model: type[BaseModel]) -> str:
-    loc = [str(part) for part in error["loc"]]
-    path = ".".join(loc)
+def _sentence(error: dict[str, Any], path: str, model: type[BaseModel]) -> str:
+    last = str(error["loc"][-1]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
         names = _keys(model, error["loc"][:-1])
-        near = difflib.get_close_matches(loc[-1], names, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(last, names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(names)}"
         return f"unknown key {path} - {hint}"
     if error["type"] == "missing":
-        return f"{path} is missing"
+        return f"{f'{path}.' if path else ''}{last} is missing"
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{path}: {message}" if path else message
 
 
 def _keys(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     """The keys that are allowed at `loc`, found through the model's JSON Schema."""
-    schema = model.model_json_schema(by_alias=True)
+    schema = model.model_json_schema(mode="serialization")
     nodes = [schema]
     for part in loc:
-        nodes = [child for node in nodes for child in _children(schema, node, part)]
-    return [key for node in nodes for key in _resolved(schema, node).get("properties", {})]
+        nodes = [child for node in nodes for child in _children(schema, node, part)] or nodes
+    return [key for node in nodes for one in _alternatives(schema, node) for key in one.get("properties", {})]
 
 
 def _children(schema: dict[str, Any], node: dict[str, Any], part: int | str) -> list[dict[str, Any]]:
-    node = _resolved(schema, node)
-    found = [node.get("items", {})] if isinstance(part, int) else [node.get("properties", {}).get(part)]
-    alternatives = [child for child in found if child]
-    return [one for child in alternatives for one in child.get("anyOf", [child])]
+    found = []
+    for one in _alternatives(schema, node):
+        child = one.get("items") if isinstance(part, int) else one.get("properties", {}).get(part)
+        found += [] if child is None else [child]
+    return found
 
 
-def _resolved(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    reference = node.get("$ref")
-    resolved: dict[str, Any] = schema["$defs"][reference.rsplit("/", 1)[-1]] if reference else node
-    return resolved
+def _alternatives(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The node itself behind its references, or all of its alternatives."""
+    if "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    inner = node.get("anyOf") or node.get("oneOf")
+    return [node] if inner is None else [one for child in inner for one in _alternatives(schema, child)]

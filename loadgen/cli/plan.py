@@ -1,0 +1,240 @@
+"""`loadgen plan`: what `run` would send and when, in figures; nothing is sent.
+
+Knows: how a plan is summed up and printed. Must not know: how it is made (`plan.schedule`), endpoints.
+Why: a schedule that exists before the run can be read before it: whether it asks what was meant, and what it costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loadgen.cli.options import load_options
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.model import PlannedRequest
+    from loadgen.plan.lengths import Length
+    from loadgen.plan.schedule import StageSpec
+    from loadgen.plan.workload import Workload
+
+_MOST = 200_000  # units that figures are taken over
+_SHOWN_CHARS = 60
+
+
+@click.command("plan")
+@click.argument("url", required=False)
+@load_options
+@click.option(
+    "--show", type=click.IntRange(0), default=3, show_default=True, help="Requests of each stage to print, with text."
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.pass_context
+def command(ctx: click.Context, /, url: str | None, show: int, form: str, **given: Any) -> None:
+    """Print the schedule that `run` would follow with these flags (or SPEC.yaml), and why; send nothing.
+
+    Prompts are sized by estimate here: a run corrects them by the server's own counts.
+    """
+    from loadgen.cli import spec
+    from loadgen.cli.stages import stages_from
+
+    if url is not None and not spec.is_spec(url) and "://" not in url:
+        raise UsageError(f"{url!r} is neither a URL nor a SPEC.yaml")
+    _, given = spec.with_spec(ctx, url or "", given)
+    stages = [stage_facts(one, given["seed"], show) for one in stages_from(given)]
+    if form == "json":
+        click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))
+        return
+    for stage in stages:
+        for line in _lines(stage):
+            click.echo(line)
+    click.echo("Nothing was sent. The texts' tags differ in every run; the rest is fixed by --seed.")
+
+
+def stage_facts(spec: StageSpec, seed: int, show: int) -> dict[str, Any]:
+    """A stage in plain values: what is asked, what the seed made of it, the first requests. Times in seconds."""
+    from loadgen.plan.schedule import plan_stage
+
+    facts: dict[str, Any] = {
+        "stage": spec.name,
+        "load": {
+            "kind": spec.load.kind,
+            "value": spec.load.value,
+            "arrivals": spec.load.arrivals,
+            "cap": spec.load.cap,
+        },
+        "requests": spec.requests,
+        "duration_s": None if spec.duration_ns is None else spec.duration_ns / 1e9,
+        "mix": [
+            {
+                "workload": w.name,
+                "weight": weight,
+                "prompt_tokens": _length_words(spec, w, w.prompt_tokens),
+                "output_tokens": _length_words(spec, None, w.output_tokens),
+            }
+            for w, weight in spec.mix
+        ],
+    }
+    if spec.trace is not None:
+        facts["trace"] = _trace_facts(spec)
+    facts |= _drawn_facts(spec, seed)
+    first_id = spec.stage << 32  # as in a run, where no two stages share a tag
+    plan = itertools.islice(plan_stage(spec, seed=seed, nonce="plan", first_id=first_id), show)
+    return facts | {"first": [_request_facts(request) for request in plan]}
+
+
+def _length_words(spec: StageSpec, prompts_of: Workload | None, length: Length) -> str:
+    if spec.trace is not None:
+        return "of the trace"
+    return "own texts" if prompts_of is not None and prompts_of.texts is not None else str(length)
+
+
+def _drawn_facts(spec: StageSpec, seed: int) -> dict[str, Any]:
+    """What the seed drew: counts, lengths, the rate and variation of the arrivals. None where nothing can be told."""
+    import numpy as np
+
+    prompts, outputs, turns, dues = [], [], [], []
+    total = 0
+    for drawn, due in itertools.islice(_in_window(spec, seed), _MOST):
+        prompts.append(drawn.prompt_tokens if spec.mix[drawn.workload][0].texts is None else np.nan)
+        outputs.append(drawn.output_tokens)
+        turns.append(drawn.turns)
+        dues.append(np.nan if due is None else due / 1e9)
+        total += drawn.turns
+        if spec.requests is not None and total >= spec.requests:
+            break
+    endless = spec.duration_ns is not None and spec.load.kind == "concurrency"
+    gaps = np.diff(np.asarray(dues, dtype=np.float64))
+    timed = len(gaps) > 1 and not np.isnan(gaps).any()
+    return {
+        "units": None if endless else len(outputs),
+        "units_capped": len(outputs) == _MOST and not endless,
+        "turns_mean": float(np.mean(turns)) if turns else None,
+        "prompt_tokens": _spread(prompts),
+        "output_tokens": _spread(outputs),
+        "rate": float(1 / gaps.mean()) if timed and gaps.mean() > 0 else None,
+        "gap_cv": float(gaps.std() / gaps.mean()) if timed and gaps.mean() > 0 else None,
+        "last_due_s": dues[-1] if timed else None,
+    }
+
+
+def _in_window(spec: StageSpec, seed: int) -> Iterator[tuple[Any, int | None]]:
+    """The units of the stage's window; of an endless closed loop a thousand, for the lengths."""
+    from loadgen.plan.schedule import outline
+
+    units = outline(spec, seed)
+    if spec.requests == 0:
+        return iter(())
+    if spec.duration_ns is None:
+        return units
+    if spec.load.kind == "concurrency":
+        return itertools.islice(units, 1_000)
+    end = spec.duration_ns
+    return itertools.takewhile(lambda unit: unit[1] is not None and unit[1] < end, units)
+
+
+def _spread(values: list[Any]) -> dict[str, float] | None:
+    import numpy as np
+
+    known = np.asarray(values, dtype=np.float64)
+    known = known[~np.isnan(known)]
+    if len(known) == 0:
+        return None
+    low, middle, high = np.quantile(known, (0.05, 0.5, 0.95))
+    return {
+        "mean": float(known.mean()),
+        "p5": float(low),
+        "p50": float(middle),
+        "p95": float(high),
+        "sum": float(known.sum()),
+    }
+
+
+def _trace_facts(spec: StageSpec) -> dict[str, Any]:
+    from loadgen.store.tracefile import TraceFile
+
+    assert isinstance(spec.trace, TraceFile)
+    found = spec.trace.survey()
+    return {
+        "file": spec.trace.path,
+        "speed": spec.trace.speed,
+        "rows": found.rows,
+        "span_s": found.span_ns / 1e9,
+        "distinct_times": found.distinct_times,
+        "dropped": found.dropped,
+        "block_hit_rate": found.blocks_seen_before / found.blocks if found.blocks else None,
+    }
+
+
+def _request_facts(request: PlannedRequest) -> dict[str, Any]:
+    text = request.messages[-1].content
+    return {
+        "request_id": request.request_id % (1 << 32),
+        "due_s": None if request.offset_ns is None else request.offset_ns / 1e9,
+        "workload": request.workload,
+        "session_id": request.session_id,
+        "turn": request.turn,
+        "prompt_tokens": request.prompt_tokens or None,
+        "output_tokens": request.output_tokens,
+        "chars": sum(len(message.content) for message in request.messages),
+        "text": text[:_SHOWN_CHARS],
+    }
+
+
+# -- text ----------------------------------------------------------------------------------------------------------
+
+
+def _lines(stage: dict[str, Any]) -> Iterator[str]:
+    yield f"{stage['stage']}: {_load_words(stage)}"
+    weights = sum(part["weight"] for part in stage["mix"])
+    for part in stage["mix"]:
+        share = f"{part['weight'] / weights:.0%} " if len(stage["mix"]) > 1 else ""
+        yield f"  {share}{part['workload']}: prompt tokens {part['prompt_tokens']}, output tokens {part['output_tokens']}"
+    if "trace" in stage:
+        yield f"  {_trace_words(stage['trace'])}"
+    for side in ("prompt_tokens", "output_tokens"):
+        if (spread := stage[side]) is not None:
+            total = "" if stage["units"] is None else f", {spread['sum']:,.0f} in all"
+            words = ", ".join(f"{name} {spread[name]:,.0f}" for name in ("mean", "p5", "p50", "p95"))
+            yield f"  {side.replace('_', ' ')} drawn: {words}{total}"
+    if stage["turns_mean"] is not None and stage["turns_mean"] > 1:
+        yield f"  conversations: {stage['turns_mean']:.2f} turns in the mean (prompt tokens above: of the first turn)"
+    if stage["rate"] is not None:
+        yield (
+            f"  arrivals drawn: {stage['rate']:.4g} requests/s, variation of the gaps {stage['gap_cv']:.3g}, "
+            f"the last due after {stage['last_due_s']:.1f} s"
+        )
+    if stage["units_capped"]:
+        yield f"  figures are those of the first {_MOST:,} requests"
+    for one in stage["first"]:
+        due = "when a user is free" if one["due_s"] is None else f"at {one['due_s']:.3f} s"
+        turn = f" turn {one['turn']}" if one["turn"] is not None else ""
+        sizes = f"{one['prompt_tokens'] or '?'} → {one['output_tokens']} tokens, {one['chars']:,} characters"
+        yield f"  #{one['request_id']} {due}: {one['workload']}{turn}, {sizes}: {one['text']!r}..."
+
+
+def _load_words(stage: dict[str, Any]) -> str:
+    load = stage["load"]
+    much = f"{stage['requests']:,} requests" if stage["requests"] is not None else f"for {stage['duration_s']:g} s"
+    if load["kind"] == "concurrency":
+        users = "user" if load["value"] == 1 else "users"
+        return f"closed loop, {load['value']:g} {users}, {much}: the next request of a user follows its last answer"
+    cap = "" if load["cap"] is None else f", at most {load['cap']} in flight"
+    what = "a trace" if load["kind"] == "trace" else f"{load['value']:g} requests/s, {load['arrivals']}"
+    return f"open loop, {what}{cap}, {much}: due times do not depend on answers"
+
+
+def _trace_words(trace: dict[str, Any]) -> str:
+    dropped = ", ".join(f"{count} {why}" for why, count in trace["dropped"].items())
+    words = [
+        f"{trace['file']} at {trace['speed']:g} times its speed",
+        f"{trace['rows']:,} requests over {trace['span_s']:,.1f} s at {trace['distinct_times']:,} moments",
+        f"left out: {dropped or 'none'}",
+    ]
+    if trace["block_hit_rate"] is not None:
+        words.append(f"a cache without end would hit {trace['block_hit_rate']:.1%} of the prefix blocks")
+    return "; ".join(words)

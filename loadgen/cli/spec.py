@@ -1,0 +1,237 @@
+"""A whole `run` from one file: SPEC.yaml, whose keys are the flags of `loadgen run`.
+
+Knows: how a flag becomes a key, how a spec and flags are put together, how flags are written as a spec. Must not know:
+what a flag means (`options`, `stages`), positions in YAML (`store.yamlfile`).
+Why from the command itself: the keys, their types and their descriptions are those of the flags, so a flag cannot be
+without its key. Flags given beside a spec win over it. Paths in a spec are looked up beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+_NOT_KEYS = ("dump_spec", "help")
+_PATHS = ("trace", "ca")
+SCHEMA_ID = "loadgen.schema.json"
+
+
+def is_spec(text: str | None) -> bool:
+    """Whether a command's first argument names a spec file, not a URL."""
+    return text is not None and "://" not in text and Path(text).suffix.lower() in (".yaml", ".yml")
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    """The keys that the file sets, with values as the flags would give them. Raises UsageError with every mistake."""
+    from loadgen.store.yamlfile import read_yaml
+
+    model = read_yaml(path, spec_model())
+    values = model.model_dump(exclude_unset=True)
+    return {key: _rebased(key, value, path.parent) for key, value in values.items() if value is not None}
+
+
+def with_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The URL and the flags of a command, with what a spec says where no flag does. Raises UsageError."""
+    if not is_spec(url):
+        return url, given
+    values = read_spec(Path(url))
+    merged = dict(given)
+    for key in given:
+        if key in values and ctx.get_parameter_source(key) in (ParameterSource.DEFAULT, None):
+            value = values[key]
+            merged[key] = tuple(value) if isinstance(value, list) else value
+    return str(values.get("url", "")), merged
+
+
+def dump_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> str:
+    """The flags as a spec, defaults left out: `with_spec` reads back the same. Values of headers are left out, too."""
+    import io
+
+    from ruamel.yaml import YAML
+
+    defaults = {parameter.name: parameter.get_default(ctx) for parameter in ctx.command.params}
+    spec: dict[str, Any] = {"url": url} if url else {}
+    left_out = []
+    for key in (parameter.name for parameter in ctx.command.params):
+        value = given.get(key or "")
+        if key in (None, "url", *_NOT_KEYS) or value is None or value is False or value == () or value == defaults[key]:
+            continue
+        if key == "header":
+            left_out = [text.partition(":")[0].strip() for text in value]
+        elif key == "extra_body":
+            spec[key] = json.loads(value)
+        else:
+            spec[key] = list(value) if isinstance(value, tuple) else value
+    out = io.StringIO()
+    out.write(f"# yaml-language-server: $schema={SCHEMA_ID}\n")
+    if left_out:
+        out.write(f"# Values of headers are never stored; give again: {', '.join(left_out)}\n")
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 1000
+    yaml.dump(spec, out)
+    return out.getvalue()
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of spec files, for editors."""
+    found = spec_model().model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, **found}
+
+
+# -- the model -----------------------------------------------------------------------------------------------------
+
+
+@cache
+def spec_model() -> type[BaseModel]:
+    """The pydantic model of a spec: one field for each parameter of `run`."""
+    from pydantic import ConfigDict, Field, create_model
+
+    from loadgen.cli.run import command
+
+    fields: dict[str, Any] = {}
+    for parameter in command.params:
+        if parameter.name is None or parameter.name in _NOT_KEYS:
+            continue
+        if parameter.name == "url":
+            fields["url"] = (str, Field(description="the endpoint, such as http://127.0.0.1:8000/v1", min_length=1))
+            continue
+        text = (getattr(parameter, "help", None) or "").partition("  [")[0]
+        fields[parameter.name] = (_type(parameter) | None, Field(None, description=text))
+    model: type[BaseModel] = create_model(
+        "Spec", __config__=ConfigDict(extra="forbid", strict=True, title="A loadgen run"), **fields
+    )
+    return model
+
+
+def _type(parameter: click.Parameter) -> Any:
+    from typing import Annotated, Literal
+
+    from pydantic import AfterValidator, BeforeValidator, Field
+
+    kind, name = parameter.type, parameter.name or ""
+    if name == "workload":
+        return _workloads_type()
+    if isinstance(kind, click.IntRange):
+        found: Any = Annotated[int, Field(ge=kind.min, le=kind.max)]
+    elif isinstance(kind, click.Choice):
+        found = Literal[tuple(kind.choices)]
+    elif getattr(parameter, "is_flag", False):
+        found = bool
+    elif kind is click.INT or kind is click.FLOAT:
+        found = int if kind is click.INT else float
+    else:
+        found = Annotated[str, BeforeValidator(_text, json_schema_input_type=Any), AfterValidator(_checked(name))]
+    if getattr(parameter, "multiple", False):
+        return Annotated[list[found], BeforeValidator(_listed, json_schema_input_type=list[found] | found)]
+    return found
+
+
+def _workloads_type() -> Any:
+    from typing import Annotated
+
+    from pydantic import BeforeValidator, Discriminator, Tag
+
+    from loadgen.store.specfile import WorkloadModel
+
+    one = Annotated[
+        Annotated[str, Tag("name")] | Annotated[WorkloadModel, Tag("workload")],
+        Discriminator(lambda value: "name" if isinstance(value, str) else "workload"),
+    ]
+    return Annotated[list[one], BeforeValidator(_listed, json_schema_input_type=list[one] | one)]
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(value: Any) -> Any:
+    """What a flag would be given as text: numbers, lists of them, a mapping as JSON."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return f"{value}"
+    if isinstance(value, list) and all(isinstance(v, int | float | str) and not isinstance(v, bool) for v in value):
+        return ",".join(str(v) for v in value)
+    return json.dumps(value) if isinstance(value, dict) else value
+
+
+def _checked(name: str) -> Callable[[str], str]:
+    """A check of a text's grammar where there is one for this key, so that all mistakes are told at once."""
+
+    def check(text: str) -> str:
+        try:
+            for read in _grammars(name):
+                read(text)
+        except UsageError as bad:
+            raise ValueError(str(bad)) from bad
+        return text
+
+    return check
+
+
+def _grammars(name: str) -> Iterator[Callable[[str], Any]]:
+    from loadgen.plan.arrivals import parse_arrivals
+    from loadgen.plan.schedule import parse_sweep
+    from loadgen.plan.units import duration_ns
+
+    def length(text: str) -> None:
+        from loadgen.plan.lengths import parse_length
+
+        if not text.startswith("file:"):
+            parse_length(text)
+
+    table: dict[str, Callable[[str], Any]] = {
+        "concurrency": lambda text: parse_sweep(text, integers=True),
+        "rate": lambda text: parse_sweep(text, integers=False),
+        "trace_speed": lambda text: parse_sweep(text, integers=False),
+        "arrivals": parse_arrivals,
+        "duration": duration_ns,
+        "prompt_tokens": length,
+        "output_tokens": length,
+    }
+    if name.startswith("timeout_"):
+        yield lambda text: None if text in ("off", "none") else duration_ns(text)
+    elif name in table:
+        yield table[name]
+
+
+# -- paths ---------------------------------------------------------------------------------------------------------
+
+
+def _rebased(key: str, value: Any, base: Path) -> Any:
+    """A value with its paths, which count from the spec, counted from the working folder."""
+    if key in _PATHS:
+        return str(base / value)
+    if key in ("prompt_tokens", "output_tokens"):
+        return _rebased_length(value, base)
+    if key != "workload":
+        return value
+    return [_rebased_workload(item, base) for item in value]
+
+
+def _rebased_length(value: Any, base: Path) -> Any:
+    if isinstance(value, str) and value.startswith("file:"):
+        return f"file:{base / value.removeprefix('file:').strip()}"
+    return value
+
+
+def _rebased_workload(item: str | dict[str, Any], base: Path) -> str | dict[str, Any]:
+    if isinstance(item, str):
+        names = (name.strip() for name in item.split(","))
+        return ",".join(str(base / name) if Path(name).suffix in (".yaml", ".yml") else name for name in names)
+    item = {key: _rebased_length(value, base) for key, value in item.items() if value is not None}
+    if "data" in item:
+        item["data"] = item["data"] | {"file": str(base / item["data"]["file"])}
+    return item
