@@ -76,7 +76,7 @@ def _triton(series: str, name: str, label: str, value: str) -> Alias:
     return Alias(series, (f"nv_trt_llm_{name}",), ((label, value),))
 
 
-_TRTLLM = {
+_TRTLLM: dict[str, tuple[str, ...]] = {
     "running": ("num_requests_running",),
     "waiting": ("num_requests_waiting",),
     "kv_usage": ("kv_cache_utilization",),

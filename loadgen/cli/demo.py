@@ -42,6 +42,7 @@ _FLAGS: dict[str, Any] = {
     "insecure": False,
     "ca": None,
     "keep_text": False,
+    "metrics": ("auto",),
 }
 _REQUESTS = {"chat": {1: 6, 8: 32, 32: 96}, "summarize": {1: 6, 8: 24, 32: 64}, "story": {1: 1, 8: 8, 32: 32}}
 

@@ -18,6 +18,7 @@ from loadgen.errors import LoadgenError
 from loadgen.model import Exchange, RunInfo, Sink
 
 if TYPE_CHECKING:
+    from loadgen.analysis.server import Scrape
     from loadgen.analysis.summary import StageSummary, Summary
     from loadgen.engine.session import Settings
     from loadgen.plan.schedule import StageSpec
@@ -128,6 +129,12 @@ class _LateSink:
     def write(self, exchange: Exchange) -> None:
         assert self._writer is not None
         self._writer.write(exchange)
+
+    def telemetry(self) -> Callable[[Scrape], None]:
+        from loadgen.store.serverfile import ServerWriter
+
+        assert self._writer is not None
+        return ServerWriter(self._writer.path)
 
     def parts(self) -> Callable[[int], Sink]:
         from loadgen.store.runfile import open_part

@@ -115,6 +115,15 @@ _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--insecure",), {"is_flag": True, "help": "Do not verify TLS certificates."}),
     (("--ca",), {"metavar": "FILE", "help": "Verify TLS against this CA file."}),
     (("--keep-text",), {"is_flag": True, "help": "Store response texts in the run."}),
+    (
+        ("--metrics",),
+        {
+            "multiple": True,
+            "default": ("auto",),
+            "metavar": "URL|auto|off",
+            "help": "Prometheus pages to read once a second, joined by commas; auto: the endpoint's own.  [default: auto]",
+        },
+    ),
 )
 
 
@@ -165,6 +174,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         burst_start=given["burst_start"],
         keep_text=given["keep_text"],
         workers=_workers(given),
+        metrics=_metrics(url, given["metrics"]),
     )
 
 
@@ -179,6 +189,15 @@ def _workers(given: dict[str, Any]) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 256:
         raise UsageError("give a number from 1 to 256, or auto", where=f"--workers {text}")
     return int(text)
+
+
+def _metrics(url: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """`wanted` as it is; a mistake in it is told before the first request."""
+    from loadgen.engine.telemetry import pages
+    from loadgen.engine.transport import Security
+
+    pages(wanted, url, {}, Security())
+    return wanted
 
 
 def _limit(given: dict[str, Any], name: str) -> int | None:

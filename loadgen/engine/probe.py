@@ -1,6 +1,7 @@
 """Finds out what answers at a URL before any load is sent: base URL, model, dialect, accepted fields, engine.
 
-Knows: how servers differ at `/v1/models`, `/version`, `/props`, and in what they refuse. Must not know: loads.
+Knows: how servers differ at `/v1/models` and in what they refuse. Must not know: loads, what else servers tell of
+themselves (`provenance` does).
 Why: a strict server refuses unknown fields and a vendor renames others, so each is tried once, and what was found is
 stored with the run. Whatever makes the endpoint unusable is told in one line (`EndpointError`), at once.
 """
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
+from loadgen.engine import provenance
 from loadgen.engine.runner import Target
 from loadgen.engine.transport import Security, ssl_context
 from loadgen.errors import EndpointError, UsageError
@@ -25,7 +27,7 @@ _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0", "host.docker.internal")
 _ENDPOINTS = ("/chat/completions", "/completions", "/models")
 _LOADING_PATIENCE_S = 120.0
 _TOKENS = 8  # asked of each trial request
-_KNOWN = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang", "tensorrt": "tensorrt-llm", "tgi": "tgi"}
+_TOKENIZES = ("vllm", "llama.cpp", "sglang", "loadgen-simulator")
 # What a refusal may name, and what to leave out or rename then.
 _REMEDIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("max_completion_tokens", {"max_tokens_field": "max_completion_tokens"}),
@@ -141,35 +143,22 @@ class Probe:
         self, session: aiohttp.ClientSession, base: str, listing: list[dict[str, Any]], model: str
     ) -> Probed:
         """Engine, version, context limit: what the server tells of itself without being asked for tokens."""
-        root = base.removesuffix("/v1")
         entry = next((e for e in listing if e.get("id") == model), listing[0] if listing else {})
-        owner = str(entry.get("owned_by", "")).lower()
-        engine = next((name for word, name in _KNOWN.items() if word in owner), None)
-        meta = entry.get("meta") if isinstance(entry.get("meta"), dict) else {}
-        limit = entry.get("max_model_len") or entry.get("context_length") or (meta or {}).get("n_ctx_train")
-        provenance: dict[str, Any] = {"owned_by": entry.get("owned_by")}
-        version = None
-        for path in ("/version", "/props"):
+
+        async def quietly(url: str) -> tuple[int, Any]:
             try:
-                status, data = await self._get(session, root + path)
+                return await self._get(session, url)
             except EndpointError:
-                continue
-            if status != 200 or not isinstance(data, dict):
-                continue
-            if path == "/version" and isinstance(data.get("version"), str):
-                version, engine = data["version"], engine or "vllm"
-            if path == "/props" and "build_info" in data:
-                engine, version = "llama.cpp", str(data["build_info"])
-                limit = (data.get("default_generation_settings") or {}).get("n_ctx") or limit
-                provenance["total_slots"] = data.get("total_slots")
+                return 0, None
+
+        facts = await provenance.ask(quietly, base, entry)
         loop = asyncio.get_running_loop()
         before = loop.time()
         await self._get(session, base + "/models")
         rtt_ns = int((loop.time() - before) * 1e9)
-        known = {k: v for k, v in provenance.items() if v is not None}
-        context = int(limit) if isinstance(limit, int | float) and limit > 0 else None
-        tokenize = root + "/tokenize" if engine in ("vllm", "llama.cpp", "sglang") else None
-        return Probed(Target(base, "chat", model), engine, version, context, (), rtt_ns, tokenize, known)
+        tokenize = base.removesuffix("/v1") + "/tokenize" if facts.engine in _TOKENIZES else None
+        target = Target(base, "chat", model)
+        return Probed(target, facts.engine, facts.version, facts.context_limit, (), rtt_ns, tokenize, facts.told)
 
     # -- what it accepts ----------------------------------------------------------------------------------------
 

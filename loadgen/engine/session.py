@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from loadgen.analysis.server import Scrape
+from loadgen.engine import provenance
 from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity, public_url, scrubbed
@@ -22,6 +24,7 @@ from loadgen.engine.probe import Probe, Probed
 from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.sockets import HAS_KERNEL_STAMPS, StampingSelector
 from loadgen.engine.stage import Slice
+from loadgen.engine.telemetry import Telemetry, own_pages, pages
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
 from loadgen.engine.workers import Crew, Seat, Task
@@ -54,6 +57,7 @@ class Settings:
     burst_start: bool = False
     keep_text: bool = False
     workers: int = 1
+    metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
 
 
 class RunSink(Protocol):
@@ -62,6 +66,10 @@ class RunSink(Protocol):
     def write(self, exchange: Exchange) -> None: ...
 
     def update(self, info: RunInfo) -> None: ...
+
+    def telemetry(self) -> Callable[[Scrape], None]:
+        """What takes the server's metrics as they are read, in a thread of their own."""
+        ...
 
     def parts(self) -> Callable[[int], Sink]:
         """What a worker process opens its own part of the run with, by its number; picklable."""
@@ -88,6 +96,8 @@ class Session:
     interrupted: bool = False
     _crew: Crew | None = None
     _observer: Observer | None = None
+    _telemetry: Telemetry | None = None
+    _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
     _warmed: int = 0  # warm-up requests so far
     _sizers: dict[str, Calibration] = field(default_factory=dict)
@@ -113,6 +123,7 @@ class Session:
             self._catch_signals(runner)
             self._crew = self._hire(runner, probed.target)
             try:
+                self._telemetry = await self._watch(probed.target)
                 for spec in stages:
                     if self._observer is not None:
                         self._observer.stage(None)
@@ -124,6 +135,9 @@ class Session:
                 self.interrupted = runner.stop.is_set()
                 if self._crew is not None:
                     await self._crew.close()
+                if self._telemetry is not None:
+                    await asyncio.to_thread(self._telemetry.close)
+                    self._record(self._telemetry)
 
     # -- the parts ----------------------------------------------------------------------------------------------
 
@@ -145,6 +159,7 @@ class Session:
         async def trial(target: Target, planned: PlannedRequest) -> Exchange:
             capture = Capture(planned, target.dialect, dispatched_ns=self.clock.now_ns())
             await transport.stream(capture, target.url, target.body(planned))
+            self._headers = capture.headers
             await asyncio.sleep(_CLOSE_WAIT_S)
             if capture.complete and not transport.kept_alive():
                 transport.never_reuse()
@@ -173,11 +188,40 @@ class Session:
             "include_usage": target.features.include_usage,
             "max_tokens_field": target.features.max_tokens_field,
             "keep_alive": self._reuse,
-            "provenance": probed.provenance,
+            "provenance": provenance.scrub(
+                {**probed.provenance, "response_headers": provenance.headers_told(self._headers)}, secrets.scrub
+            ),
             "trials": list(probed.trials),
         }
+        self.info.endpoint["unknown"] = provenance.unknown(self.info.endpoint)
         self.sink.update(self.info)
         return probed
+
+    async def _watch(self, target: Target) -> Telemetry | None:
+        """Begin to read the server's metrics, where that is wanted."""
+        settings = self.settings
+        given, auto = pages(settings.metrics, target.base_url, settings.headers, settings.security)
+        if not given and not auto:
+            return None
+        telemetry = Telemetry(self.clock.now_ns, self.sink.telemetry())
+        own = own_pages(target.base_url, settings.headers, settings.security) if auto else []
+        await asyncio.to_thread(telemetry.open, given, own)
+        await asyncio.to_thread(telemetry.mark)
+        for note in telemetry.notes:
+            self.say(note)
+        self._record(telemetry)
+        return telemetry
+
+    def _record(self, telemetry: Telemetry) -> None:
+        secrets = Secrets.of(self.settings.url, self.settings.headers)
+        self.info.endpoint["telemetry"] = provenance.scrub(telemetry.record(), secrets.scrub)
+        self.info.endpoint["unknown"] = provenance.unknown(self.info.endpoint)
+        self.sink.update(self.info)
+
+    async def _mark(self) -> None:
+        """The server's counters at the edge of a stage, when nothing is in flight."""
+        if self._telemetry is not None:
+            await asyncio.to_thread(self._telemetry.mark)
 
     async def _warm_up(self, runner: Runner, spec: StageSpec) -> None:
         """Send the stage's warm-up requests; learn from the server's `usage` how long prompts really are.
@@ -223,6 +267,7 @@ class Session:
         self.sink.update(self.info)
         if self._observer is not None:
             self._observer.stage(info)
+        await self._mark()
         plan = partial(_part_of_plan, spec, self.settings, dict(self._sizers))
         stagger_ns = self._stagger_ns(spec)
         try:
@@ -240,6 +285,7 @@ class Session:
                 finally:
                     info.health = meter.stop()
                     info.health["peak_connections"] = float(transport.peak_connections)
+            await self._mark()
         finally:
             self.info.clock = clock_facts(self.clock, self.selector)
             self.sink.update(self.info)

@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -97,6 +97,18 @@ def parse(body: bytes) -> Iterator[Sample]:
         time.sleep(0)  # lets the event loop's thread go on
 
 
+def gpus(samples: Iterable[Sample]) -> dict[str, Any]:
+    """GPU model, number and driver, from the labels that the DCGM exporter puts on every sample; {} without them."""
+    found = [labels for _, labels, _ in samples if "modelName" in labels]
+    if not found:
+        return {}
+    models = sorted({labels["modelName"] for labels in found})
+    drivers = sorted({labels["DCGM_FI_DRIVER_VERSION"] for labels in found if "DCGM_FI_DRIVER_VERSION" in labels})
+    cards = {(labels.get("Hostname"), labels.get("UUID") or labels.get("gpu")) for labels in found}
+    told: dict[str, Any] = {"gpu": ", ".join(models), "gpus": len(cards)}
+    return told | ({"driver": ", ".join(drivers)} if drivers else {})
+
+
 class Reader:
     """One page, over a connection that is kept."""
 
@@ -139,6 +151,7 @@ class Reader:
                 raise ValueError(f"is larger than {_MAX_BYTES >> 20} MiB")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"was not complete after {_TIMEOUT_S:.0f} s")
+        response.close()  # `read1` has read it to its end, but leaves the connection thinking otherwise
         if response.will_close:
             self.close()
         return response.status, response.getheader("Location"), body
@@ -174,8 +187,10 @@ class Telemetry:
         self._wake, self._stop = threading.Event(), threading.Event()
         self._round = threading.Condition()
         self._rounds = 0
+        self._reading = False
         self._failures: dict[tuple[int, str], int] = {}
         self._engines: set[str] = set()
+        self._gpus: dict[str, Any] = {}
         self.notes: list[str] = []
 
     def open(self, given: Sequence[Page], own: Sequence[Page]) -> None:
@@ -197,19 +212,22 @@ class Telemetry:
             return
         with self._round:
             # A round that is under way began before this moment: the one after it counts.
-            wanted = self._rounds + 1
+            wanted = self._rounds + (2 if self._reading else 1)
             self._wake.set()
             self._round.wait_for(lambda: self._rounds >= wanted or self._stop.is_set(), timeout=_TIMEOUT_S)
 
-    def close(self) -> dict[str, Any]:
-        """End, and say what was read, as plain values for the run's record."""
+    def close(self) -> None:
+        """End. A page that still hangs is left to its time-out."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(_STOP_S)
+
+    def record(self) -> dict[str, Any]:
+        """What was read until now, as plain values for the run's record."""
         notes = [
             f"{public_url(self._readers[source].page.url)}: {reason} ({times} of {self._rounds} readings)"
-            for (source, reason), times in self._failures.items()
+            for (source, reason), times in list(self._failures.items())
         ]
         return {
             "pages": [public_url(reader.page.url) for reader in self._readers],
@@ -217,6 +235,7 @@ class Telemetry:
             "interval_s": self._interval_s,
             "readings": self._rounds,
             "notes": self.notes + notes,
+            **self._gpus,
         }
 
     # -- in the thread ------------------------------------------------------------------------------------------
@@ -224,11 +243,14 @@ class Telemetry:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
-            self._wake.clear()
+            with self._round:
+                self._wake.clear()
+                self._reading = True
             for source, reader in enumerate(self._readers):
                 self._read(source, reader)
             with self._round:
                 self._rounds += 1
+                self._reading = False
                 self._round.notify_all()
             due = max(due + self._interval_s, time.monotonic())
             if self._wake.wait(max(due - time.monotonic(), 0.0)):
@@ -241,10 +263,12 @@ class Telemetry:
         try:
             body = reader.read()
             after = self._now_ns()
-            reading = normalise(parse(body))
+            samples = list(parse(body))
+            reading = normalise(samples)
             if not reading.engines:
                 raise ValueError("has no series that is known")
             self._engines |= set(reading.engines)
+            self._gpus |= gpus(samples)
             self._write(_scrape(before, after, self._rounds, source, reading))
         except LoadgenError as bad:  # the disk is full: the run will say so, too
             self._failed(source, str(bad))
