@@ -15,6 +15,7 @@ import msgspec
 
 MAX_REASON = 500  # characters of a failure's message
 
+_BOM = b"\xef\xbb\xbf"
 _decode = msgspec.json.Decoder().decode
 _TAGS = re.compile(r"<(script|style)\b.*?</\1\s*>|<!--.*?-->|<[^>]*>", re.DOTALL | re.IGNORECASE)
 _KEYS = re.compile(
@@ -34,7 +35,7 @@ def parse(data: bytes) -> Any:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     try:
-        return json.loads(data.decode("utf-8", "replace"), strict=False)
+        return json.loads(data.removeprefix(_BOM).decode("utf-8", "replace"), strict=False)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
