@@ -193,16 +193,18 @@ def _lines(stage: dict[str, Any]) -> Iterator[str]:
     weights = sum(part["weight"] for part in stage["mix"])
     for part in stage["mix"]:
         share = f"{part['weight'] / weights:.0%} " if len(stage["mix"]) > 1 else ""
-        yield f"  {share}{part['workload']}: prompt tokens {part['prompt_tokens']}, output tokens {part['output_tokens']}"
+        lengths = f"prompt tokens {part['prompt_tokens']}, output tokens {part['output_tokens']}"
+        yield f"  {share}{part['workload']}: {lengths}"
     if "trace" in stage:
         yield f"  {_trace_words(stage['trace'])}"
     for side in ("prompt_tokens", "output_tokens"):
         if (spread := stage[side]) is not None:
-            total = "" if stage["units"] is None else f", {spread['sum']:,.0f} in all"
+            total = f", {spread['sum']:,.0f} in all" if stage["units"] and stage["turns_mean"] == 1 else ""
             words = ", ".join(f"{name} {spread[name]:,.0f}" for name in ("mean", "p5", "p50", "p95"))
             yield f"  {side.replace('_', ' ')} drawn: {words}{total}"
     if stage["turns_mean"] is not None and stage["turns_mean"] > 1:
-        yield f"  conversations: {stage['turns_mean']:.2f} turns in the mean (prompt tokens above: of the first turn)"
+        words = "(tokens above: of one turn, prompts without history)"
+        yield f"  conversations: {stage['turns_mean']:.2f} turns in the mean {words}"
     if stage["rate"] is not None:
         yield (
             f"  arrivals drawn: {stage['rate']:.4g} requests/s, variation of the gaps {stage['gap_cv']:.3g}, "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NOT_KEYS = ("dump_spec", "help")
 _PATHS = ("trace", "ca")
+_ONE_OF = (("concurrency", "rate", "trace"), ("requests", "duration"))  # a flag displaces the others in a spec
 SCHEMA_ID = "loadgen.schema.json"
 
 
@@ -46,11 +47,12 @@ def with_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> tuple[str,
     if not is_spec(url):
         return url, given
     values = read_spec(Path(url))
+    said = {key for key in given if ctx.get_parameter_source(key) not in (ParameterSource.DEFAULT, None)}
+    displaced = {key for group in _ONE_OF for key in group if said & set(group)}
     merged = dict(given)
-    for key in given:
-        if key in values and ctx.get_parameter_source(key) in (ParameterSource.DEFAULT, None):
-            value = values[key]
-            merged[key] = tuple(value) if isinstance(value, list) else value
+    for key in given.keys() & values.keys() - said - displaced:
+        value = values[key]
+        merged[key] = tuple(value) if isinstance(value, list) else value
     return str(values.get("url", "")), merged
 
 

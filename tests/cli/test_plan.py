@@ -1,0 +1,70 @@
+"""`loadgen plan`: what it prints is what `run` would do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from loadgen.cli import cli
+from loadgen.errors import UsageError
+
+
+def _plan(*words: str) -> Any:
+    done = CliRunner().invoke(cli, ["plan", *words, "--format", "json"])
+    if done.exception is not None:
+        raise done.exception
+    return json.loads(done.output)["stages"]
+
+
+def test_an_open_loop_is_summed_up_as_drawn() -> None:
+    (stage,) = _plan("-w", "chat", "--rate", "20", "--arrivals", "gamma:2", "--duration", "300s", "--show", "2")
+    assert stage["rate"] == pytest.approx(20, rel=0.1)
+    assert stage["gap_cv"] == pytest.approx(2, rel=0.1)
+    assert 298 < stage["last_due_s"] < 300
+    assert stage["units"] == pytest.approx(6_000, rel=0.1)
+    assert stage["prompt_tokens"] == {"mean": 2000, "p5": 2000, "p50": 2000, "p95": 2000, "sum": 2000 * stage["units"]}
+    assert [r["request_id"] for r in stage["first"]] == [0, 1]
+    assert stage["first"][0]["due_s"] < stage["first"][1]["due_s"]
+
+
+def test_a_closed_loop_has_no_due_times_and_by_duration_no_number() -> None:
+    by_number, by_time = (
+        _plan("--concurrency", "2", "--requests", "7")[0],
+        _plan("--concurrency", "2", "--duration", "9s")[0],
+    )
+    assert (by_number["units"], by_number["rate"], by_number["first"][0]["due_s"]) == (7, None, None)
+    assert (by_time["units"], by_time["duration_s"]) == (None, 9.0)
+    assert _plan("--concurrency", "1", "--requests", "0")[0]["first"] == []
+
+
+def test_the_seed_fixes_it_all() -> None:
+    words = ("--rate", "5", "--requests", "50", "--prompt-tokens", "lognormal:300±200")
+    assert _plan(*words) == _plan(*words)
+    assert _plan(*words) != _plan(*words, "--seed", "1")
+
+
+def test_a_trace_says_what_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time,prompt_tokens,output_tokens\n0,10,5\n1,10,0\n2,9000,5\n4,20,5\n")
+    one, two = _plan("--trace", str(path), "--trace-context", "100", "--trace-speed", "1,2")
+    assert one["trace"]["dropped"] == {"failed when recorded": 1, "beyond the context limit": 1}
+    assert [r["due_s"] for r in one["first"]] == [0.0, 4.0]
+    assert [r["due_s"] for r in two["first"]] == [0.0, 2.0]
+
+
+def test_text_names_the_load_and_that_nothing_was_sent() -> None:
+    done = CliRunner().invoke(cli, ["plan", "-w", "chat,story", "--mix", "3,1", "--rate", "5", "--requests", "40"])
+    assert done.exit_code == 0
+    for words in ("chat+story@5/s: open loop, 5 requests/s, poisson, 40 requests", "75% chat", "25% story", "#0 at "):
+        assert words in done.output
+    assert "Nothing was sent" in done.output
+
+
+def test_an_argument_that_is_neither_a_url_nor_a_spec() -> None:
+    with pytest.raises(UsageError, match="neither"):
+        _plan("chat")
+    assert _plan("http://127.0.0.1:9/v1", "--requests", "1", "--concurrency", "1")

@@ -1,0 +1,228 @@
+"""SPEC.yaml: every flag has its key, both ways give the same run, every mistake is told; the schema, the examples."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from loadgen.cli import cli
+from loadgen.cli.run import command as run_command
+from loadgen.cli.spec import dump_spec, read_spec, schema, spec_model, with_spec
+from loadgen.cli.stages import stages_from
+from loadgen.errors import UsageError
+from loadgen.simulator.config import simulated
+from loadgen.simulator.process import SimulatorProcess
+from loadgen.store.runfile import open_run
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+_SPECS = sorted(EXAMPLES.glob("*.yaml"))
+URL = "http://127.0.0.1:9/v1"
+
+
+def _parsed(*words: str) -> tuple[click.Context, str, dict[str, Any]]:
+    """The context and the parameters of `loadgen run WORDS`, spec and flags put together."""
+    context = run_command.make_context("run", list(words))
+    given = {key: value for key, value in context.params.items() if key not in ("url", "dump_spec")}
+    url, merged = with_spec(context, context.params["url"], given)
+    return context, url, merged
+
+
+def _spec(folder: Path, text: str) -> str:
+    path = folder / "SPEC.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_every_flag_has_its_key() -> None:
+    flags = {p.name for p in run_command.params} - {"dump_spec", "help"}
+    assert set(spec_model().model_fields) == flags
+    assert all(field.description for field in spec_model().model_fields.values())
+
+
+_FLAGS = [
+    [],
+    ["-w", "chat,story", "--mix", "70,30", "--rate", "2,4", "--arrivals", "gamma:2", "--max-concurrency", "9",
+     "--duration", "90s"],
+    ["-w", "chat", "-w", "story", "--concurrency", "1..8*2", "--requests", "5", "--prompt-tokens", "uniform:5..9",
+     "--output-tokens", "7", "--burst-start", "--seed", "0", "--warmup", "0"],
+    ["--model", "m", "--dialect", "completions", "--temperature", "0.5", "--extra-body", '{"a": {"b": [1, null]}}',
+     "--timeout-total", "2m", "--timeout-first", "off", "--insecure", "--keep-text", "--slo", "p99(ttft) < 1s",
+     "--slo", "error_rate < 1%", "--note", "a=b: c", "--gpu", "h100-sxm", "--gpus", "2", "--no-report", "-o", "x"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("flags", _FLAGS)
+def test_flags_written_as_a_spec_give_the_same_run_again(tmp_path: Path, flags: list[str]) -> None:
+    context, url, given = _parsed(URL, *flags)
+    text = dump_spec(context, url, given)
+    again, url_again, given_again = _parsed(_spec(tmp_path, text))
+    assert (url_again, given_again) == (url, given)
+    assert dump_spec(again, url_again, given_again) == text
+    assert stages_from(given_again) == stages_from(given)
+
+
+def test_values_of_headers_are_not_written() -> None:
+    text = dump_spec(*_parsed(URL, "--header", "X-Key: very-secret"))
+    assert "very-secret" not in text
+    assert "X-Key" in text
+
+
+def test_numbers_lists_and_mappings_stand_for_the_texts_of_flags(tmp_path: Path) -> None:
+    _, url, given = _parsed(
+        _spec(
+            tmp_path,
+            f"url: {URL}\nconcurrency: [1, 8]\nprompt_tokens: 50\nextra_body: {{top_p: 0.5}}\nslo: p99(ttft) < 1s\n"
+            "workload: story\nseed: 3\nburst_start: true\n",
+        )
+    )
+    assert url == URL
+    assert (given["concurrency"], given["prompt_tokens"], given["seed"]) == ("1,8", "50", 3)
+    assert (given["slo"], given["workload"], given["burst_start"]) == (("p99(ttft) < 1s",), ("story",), True)
+    assert json.loads(given["extra_body"]) == {"top_p": 0.5}
+
+
+def test_a_flag_wins_over_the_spec_and_displaces_what_contradicts_it(tmp_path: Path) -> None:
+    path = _spec(tmp_path, f"url: {URL}\nrate: 4\nduration: 1m\nseed: 3\nwarmup: 7\n")
+    _, _, given = _parsed(path, "--seed", "5", "--concurrency", "2", "--requests", "9", "--warmup", "4")
+    assert (given["seed"], given["concurrency"], given["rate"]) == (5, "2", None)
+    assert (given["requests"], given["duration"], given["warmup"]) == (9, None, 4)
+
+
+def test_paths_count_from_the_spec(tmp_path: Path) -> None:
+    folder = tmp_path / "deep"
+    folder.mkdir()
+    (folder / "w.yaml").write_text("name: w\nkind: story\nprompt_tokens: 9\noutput_tokens: 9\n")
+    (folder / "p.csv").write_text("5,6\n")
+    (folder / "d.txt").write_text("hello\n")
+    path = _spec(
+        folder,
+        f"url: {URL}\nworkload:\n- w.yaml\n- {{name: d, data: {{file: d.txt}}, output_tokens: file:p.csv}}\n"
+        "trace: t.csv\nca: a.pem\n",
+    )
+    _, _, given = _parsed(path)
+    assert (given["trace"], given["ca"]) == (str(folder / "t.csv"), str(folder / "a.pem"))
+    _, _, given = _parsed(path, "--concurrency", "1")
+    (w, _), (d, _) = (stage.mix[0] for stage in stages_from(given))
+    assert (w.name, d.name, d.output_tokens.mean()) == ("w", "d", 6)
+
+
+def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
+    path = _spec(
+        tmp_path,
+        "workload:\n- chat\n- {name: x, kind: stor, prompt_tokens: 1, output_token: 5}\nconcurency: 1\nwarmup: -3\n"
+        "duration: 5\nrate: 1..\ndialect: chatt\ninsecure: maybe\narrivals: pois\ntimeout_idle: soon\n",
+    )
+    with pytest.raises(UsageError) as bad:
+        read_spec(Path(path))
+    lines = str(bad.value).splitlines()
+    for place, words in (
+        ("1:1", "url is missing"),
+        ("3:13", "did you mean story"),
+        ("3:43", "did you mean output_tokens"),
+        ("4:1", "did you mean concurrency"),
+        ("5:1", "warmup"),
+        ("6:1", "'5' is not a duration"),
+        ("7:1", "'1..' is not a list of loads"),
+        ("8:1", "'chat' or 'completions'"),
+        ("9:1", "insecure"),
+        ("10:1", "'pois' is not an arrival process"),
+        ("11:1", "'soon' is not a duration"),
+    ):
+        assert any(f"SPEC.yaml:{place}: " in line and words in line for line in lines), (place, words, lines)
+    done = CliRunner().invoke(cli, ["run", path])
+    assert isinstance(done.exception, UsageError)
+
+
+# -- flags that go together ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--rate", "1", "--concurrency", "1"], "contradict"),
+        (["--trace", "x.csv", "--rate", "1"], "contradict"),
+        (["--requests", "1", "--duration", "1s"], "contradict"),
+        (["--arrivals", "poisson"], "needs --rate"),
+        (["--trace-speed", "2"], "needs --trace"),
+        (["--max-concurrency", "2"], "needs --rate"),
+        (["--rate", "1", "--arrivals", "nope"], "arrival process"),
+        (["-w", "chat,story", "--mix", "1"], "1 weights for 2"),
+        (["-w", "chat,story", "--mix", "1,0"], "above 0"),
+        (["-w", "chat,chat"], "twice"),
+        (["--trace", "x.csv", "--prompt-tokens", "5"], "own lengths"),
+        (["--trace", "x.csv", "-w", "chat,story"], "one workload"),
+        (["--concurrency", "1.5"], "fraction"),
+        (["--duration", "5"], "not a duration"),
+    ],
+)
+def test_flags_that_do_not_go_together(flags: list[str], word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        stages_from(_parsed(URL, *flags)[2])
+
+
+def test_workloads_times_loads_and_one_mix_for_all() -> None:
+    stages = stages_from(_parsed(URL, "-w", "chat,story", "--concurrency", "1,4")[2])
+    assert [(s.stage, s.name, s.requests) for s in stages] == [
+        (0, "chat@1", 32), (1, "chat@4", 32), (2, "story@1", 32), (3, "story@4", 32)]  # fmt: skip
+    (mixed,) = stages_from(_parsed(URL, "-w", "chat,story", "--mix", "70%, 30%", "--rate", "2", "--duration", "9s")[2])
+    assert (mixed.name, [weight for _, weight in mixed.mix]) == ("chat+story@2/s", [70.0, 30.0])
+    assert (mixed.requests, mixed.duration_ns) == (None, 9 * 10**9)
+
+
+# -- schema and examples -------------------------------------------------------------------------------------------
+
+
+def test_the_shipped_schema_is_that_of_the_flags() -> None:
+    """`LOADGEN_UPDATE=1 pytest tests/cli/test_spec.py` writes it anew."""
+    path = EXAMPLES / "loadgen.schema.json"
+    text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    if os.environ.get("LOADGEN_UPDATE"):
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with SimulatorProcess(simulated(time_scale=20.0)) as simulator:
+        yield simulator.url
+
+
+@pytest.mark.parametrize("path", _SPECS, ids=lambda path: path.stem)
+def test_every_example_is_planned(path: Path) -> None:
+    done = CliRunner().invoke(cli, ["plan", str(path), "--format", "json", "--show", "2", "--requests", "5"])
+    assert done.exit_code == 0, done.output
+    assert all(stage["first"] for stage in json.loads(done.output)["stages"])
+    assert path.read_text(encoding="utf-8").startswith("# yaml-language-server: $schema=loadgen.schema.json\n")
+
+
+_SHORT = {
+    "trace": ["--trace-speed", "100"],
+    "sweep": ["-w", "chat", "--concurrency", "1,2"],
+    "mix": ["--rate", "50"],
+    "pairs": ["--rate", "50"],
+    "release-gate": ["--rate", "50", "--slo", "error_rate < 50%"],
+}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in _SPECS if "https://" not in path.read_text(encoding="utf-8")], ids=lambda path: path.stem
+)
+def test_every_example_runs(endpoint: str, tmp_path: Path, path: Path) -> None:
+    """Against the embedded endpoint, cut to a few requests; conversations without their pauses."""
+    for file in EXAMPLES.iterdir():
+        text = file.read_text(encoding="utf-8").replace("http://127.0.0.1:8000/v1", endpoint)
+        text = text.replace("lognormal:5000±4000", "10").replace("lognormal:800±1500,10..20000", "10")
+        (tmp_path / file.name).write_text(text, encoding="utf-8")
+    flags = ["--requests", "6", "--warmup", "1", "--no-report", "-o", str(tmp_path / "run"), *_SHORT.get(path.stem, [])]
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / path.name), *flags])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    info, requests = open_run(tmp_path / "run")
+    assert info.status == "complete"
+    assert (requests.outcome == 0).sum() == len(requests) >= 6 * len(info.stages)
