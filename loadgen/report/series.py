@@ -21,7 +21,7 @@ from loadgen.analysis.stats import MAX_BLOCKS, Floats
 from loadgen.report.stages import Placed, WorkloadGroup
 
 CURVE_POINTS = 140  # of one distribution
-DOTS = 6000  # of one scatter, over all stages
+DOTS = 3000  # of one scatter, over all stages
 _PER_OCTAVE = 8  # bins of the heat map
 # chart of a distribution -> metrics it is made of
 DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "Gap between token events", "e2e": "End to end"}
@@ -86,7 +86,7 @@ def _stage_timeline(stage: Placed, dots: int) -> dict[str, Any] | None:
         return None
     edges = np.linspace(window.start_ns, window.end_ns, MAX_BLOCKS + 1) / 1e9
     seconds = window.seconds / MAX_BLOCKS
-    missed = m.columns.end_ns[m.columns.missed]
+    failed = m.block_counts(np.clip(m.columns.end_ns[m.columns.missed], window.start_ns, window.end_ns))
     sent, ttft = _dots(m, dots)
     return {
         "name": m.info.name,
@@ -97,7 +97,7 @@ def _stage_timeline(stage: Placed, dots: int) -> dict[str, Any] | None:
         "waiting": rounded(flight.waiting / flight.seconds),
         "streaming": rounded(flight.streaming / flight.seconds),
         "tokens_per_s": rounded(m.events.tokens / seconds),
-        "failed_at": rounded(_thin(np.sort(missed[~np.isnan(missed)]) / 1e9, dots)),
+        "failed": rounded(failed),
         "sent": sent,
         "ttft": ttft,
         "heat": _heat(m),
@@ -115,11 +115,6 @@ def _dots(m: Measured, most: int) -> tuple[list[float | None], list[float | None
         keep = [low + int(np.argmax(ttft[low:high])) for low, high in zip(starts.tolist(), ends, strict=True)]
         sent, ttft = sent[keep], ttft[keep]
     return rounded(sent), rounded(ttft)
-
-
-def _thin(values: Floats, most: int) -> Floats:
-    """Every k-th value."""
-    return values[:: -(-len(values) // most)] if len(values) > most else values
 
 
 def _heat(m: Measured) -> dict[str, Any] | None:

@@ -1,0 +1,101 @@
+"""What a chart is made of, and the parts that every chart shares: axes, lines, limits.
+
+Knows: plotly's words for an axis, a line, a note. Must not know: any series, colours by theme.
+Why: the same look and the same honest axes (title and unit on each) everywhere, written once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Trace = dict[str, Any]
+Numbers = Sequence[float | None]
+
+SECONDS: dict[str, Any] = {"tickformat": "~s", "ticksuffix": "s"}
+PLAIN: dict[str, Any] = {"tickformat": "~s"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One chart. `caption` says how to read it, `height` is in CSS pixels."""
+
+    title: str
+    caption: str
+    data: list[Trace]
+    layout: dict[str, Any]
+    height: int = 380
+
+
+def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
+    """An axis with its title and unit. On a log axis only 1, 2 and 5 are written."""
+    base: dict[str, Any] = {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False}
+    if log:
+        base |= {"type": "log", "dtick": "D2", "minor": {"showgrid": False}}
+    return base | more
+
+
+def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """The frame around the data; the page adds colours and fonts of its theme."""
+    return {
+        "xaxis": x,
+        "yaxis": y,
+        "margin": {"l": 12, "r": 16, "t": 12, "b": 12},
+        "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
+        "hovermode": "closest",
+    } | more
+
+
+def decades(values: Iterable[float | None], least: float = 1.0) -> list[float]:
+    """Range of a log axis (powers of ten) with room around the values, `least` decades wide at least."""
+    logs = [math.log10(value) for value in values if value is not None and value > 0.0]
+    if not logs:
+        return [0.0, 1.0]
+    low, high = min(logs), max(logs)
+    room = max(0.08 * (high - low), (least - (high - low)) / 2, 0.06)
+    return [low - room, high + room]
+
+
+def errors(line: dict[str, Numbers]) -> dict[str, Any]:
+    """Intervals of a line as error bars; an open side has none."""
+    values = line["value"]
+    up = [_distance(high, value) for high, value in zip(line["high"], values, strict=True)]
+    down = [_distance(value, low) for low, value in zip(line["low"], values, strict=True)]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": up,
+        "arrayminus": down,
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def _distance(high: float | None, low: float | None) -> float:
+    return 0.0 if high is None or low is None else max(high - low, 0.0)
+
+
+def line_at(direction: str, at: float) -> dict[str, Any]:
+    """A limit as a dashed line across the chart; `direction` is the axis that it is a value of."""
+    other = "y" if direction == "x" else "x"
+    return {
+        "type": "line",
+        f"{direction}0": at,
+        f"{direction}1": at,
+        f"{other}0": 0,
+        f"{other}1": 1,
+        f"{other}ref": f"{other} domain",
+        "line": {"color": "@bad", "width": 1.5, "dash": "dash"},
+    }
+
+
+def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
+    """A text in the chart, without an arrow."""
+    return {"text": plain(text), "x": x, "y": y, "showarrow": False, "font": {"color": "@muted", "size": 12}} | more
+
+
+def plain(text: str) -> str:
+    """Plotly reads a little HTML in its texts; a name that holds some is text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

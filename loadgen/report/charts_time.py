@@ -1,0 +1,270 @@
+"""Charts of spread and of time: distributions, timeline, gaps over time, arrivals, slow requests.
+
+Knows: which of a view's series each of them draws. Must not know: how a series is computed, HTML.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadgen.report import palette
+from loadgen.report.chart import PLAIN, SECONDS, Chart, Trace, axis, layout, note, plain
+from loadgen.report.series import DISTRIBUTIONS
+
+_NAMED_STAGES = 12  # more names than that do not fit over a timeline
+
+
+def distributions(series: dict[str, Any]) -> dict[str, Chart]:
+    """One chart for each workload and metric."""
+    found = {}
+    for number, (workload, metrics) in enumerate(zip(series["workloads"], series["distributions"], strict=True)):
+        for metric, curves in metrics.items():
+            if curves:
+                found[f"distribution-{number}-{metric}"] = _distribution(workload, metric, curves)
+    return found
+
+
+def _distribution(workload: str, metric: str, curves: list[dict[str, Any]]) -> Chart:
+    data: list[Trace] = []
+    for i, curve in enumerate(curves):
+        color, dash = palette.series(i)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(curve["x"]) > 1 else "markers",
+                "name": curve["load"],
+                "x": curve["x"],
+                "y": curve["share"],
+                "line": {"shape": "hv", "color": color, "dash": dash, "width": 2},
+                "marker": {"color": color},
+                "hovertemplate": f"{curve['load']}<br>%{{y:.2%}} at most %{{x:.4~s}}s",
+            }
+        )
+    return Chart(
+        f"{plain(workload)}: {DISTRIBUTIONS[metric]}",
+        "",
+        data,
+        layout(
+            axis(f"{DISTRIBUTIONS[metric]} (s)", log=True, **SECONDS),
+            axis("share at or below", tickformat=".0%", range=[0, 1.02]),
+        ),
+        320,
+    )
+
+
+def timeline(series: dict[str, Any]) -> Chart | None:
+    """In flight, output rate, and TTFT with failures, above each other on one time axis."""
+    stages = series["timeline"]
+    if not stages:
+        return None
+    data: list[Trace] = []
+    for i, stage in enumerate(stages):
+        data += _flight(stage, first=i == 0)
+        data.append(_step(stage, stage["tokens_per_s"], "y2", "output tokens/s", palette.SERIES[2], first=i == 0))
+    data += _dots(stages)
+    named = stages if len(stages) <= _NAMED_STAGES else ()
+    notes = [
+        note(stage["name"], stage["start"], 1.0, yref="paper", xanchor="left", yanchor="bottom", textangle=-20,
+             font={"color": "@muted", "size": 11})
+        for stage in named
+    ]  # fmt: skip
+    lines = [
+        {"type": "line", "x0": stage["start"], "x1": stage["start"], "y0": 0, "y1": 1, "yref": "paper",
+         "line": {"color": "@rule", "width": 1, "dash": "dot"}}
+        for stage in stages
+    ]  # fmt: skip
+    return Chart(
+        "Timeline",
+        "Requests in flight are those waiting for their first token and those streaming. A dot is one request, at the "
+        "moment of its send; a cross is a failure.",
+        data,
+        layout(
+            axis("time from the start of the run (s)", anchor="y3"),
+            axis("in flight", domain=[0.70, 1.0], rangemode="tozero"),
+            yaxis2=axis("output tokens/s", domain=[0.36, 0.64], rangemode="tozero", **PLAIN),
+            yaxis3=axis("TTFT (s)", log=True, domain=[0.0, 0.30], **SECONDS),
+            annotations=notes,
+            shapes=lines,
+            margin={"l": 12, "r": 16, "t": 56, "b": 12},
+            legend={"orientation": "h", "yanchor": "top", "y": -0.13, "xanchor": "left", "x": 0},
+        ),
+        620,
+    )
+
+
+def _step(stage: dict[str, Any], values: list[float], axis_name: str, name: str, color: str, *, first: bool) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "legendgroup": name,
+        "showlegend": first,
+        "x": stage["edges"],
+        "y": [*values, values[-1]],
+        "yaxis": axis_name,
+        "line": {"shape": "hv", "color": color, "width": 1.5},
+        "hovertemplate": f"{plain(stage['name'])}, %{{x:.4~g}} s<br>%{{y:,.4~g}} {name}",
+    }
+
+
+def _flight(stage: dict[str, Any], *, first: bool) -> list[Trace]:
+    """Streaming from zero, waiting on top of it."""
+    total = [a + b for a, b in zip(stage["waiting"], stage["streaming"], strict=True)]
+    return [
+        _step(stage, stage["streaming"], "y", "streaming", palette.DECODE, first=first) | {"fill": "tozeroy"},
+        _step(stage, total, "y", "waiting for the first token, on top", palette.PREFILL, first=first)
+        | {"fill": "tonexty"},
+    ]
+
+
+def _dots(stages: list[dict[str, Any]]) -> list[Trace]:
+    names = [plain(stage["name"]) for stage in stages for _ in stage["sent"]]
+    ttft = [value for stage in stages for value in stage["ttft"]]
+    failed = [value for stage in stages for value in stage["failed_at"]]
+    present = [value for value in ttft if value is not None and value > 0]
+    found: list[Trace] = [
+        {
+            "type": "scattergl" if len(ttft) > 2000 else "scatter",
+            "mode": "markers",
+            "name": "TTFT of a request",
+            "x": [value for stage in stages for value in stage["sent"]],
+            "y": ttft,
+            "text": names,
+            "yaxis": "y3",
+            "marker": {"size": 5, "color": palette.PREFILL, "opacity": 0.7},
+            "hovertemplate": "%{text}, %{x:.4~g} s<br>TTFT %{y:.3~s}s",
+        }
+    ]
+    if failed:
+        found.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "failure",
+                "x": failed,
+                "y": [max(present) * 1.3 if present else 1.0] * len(failed),
+                "yaxis": "y3",
+                "marker": {"size": 7, "symbol": "x-thin", "line": {"color": palette.BAD, "width": 2}},
+                "hovertemplate": "a request failed at %{x:.4~g} s",
+            }
+        )
+    return found
+
+
+def heat(series: dict[str, Any]) -> Chart | None:
+    """Gaps between token events over time."""
+    stages = [stage for stage in series["timeline"] if stage["heat"] is not None]
+    if not stages:
+        return None
+    top = max(x for stage in stages for row in stage["heat"]["share"] for x in row if x is not None)
+    data = [
+        {
+            "type": "heatmap",
+            "x": stage["heat"]["times"],
+            "y": stage["heat"]["gaps"],
+            "z": stage["heat"]["share"],
+            "zmin": 0,
+            "zmax": top,
+            "colorscale": [[0, "@heat-0"], [0.35, "@heat-1"], [1, "@heat-2"]],
+            "showscale": i == 0,
+            "colorbar": {"title": {"text": "share of the gaps of that moment", "side": "right"}, "tickformat": ".0%",
+                         "thickness": 12},
+            "hovertemplate": f"{plain(stage['name'])}, %{{x:.4~g}} s<br>%{{z:.1%}} of the gaps near %{{y:.3~s}}s"
+            "<extra></extra>",
+        }
+        for i, stage in enumerate(stages)
+    ]  # fmt: skip
+    return Chart(
+        "Gaps between token events over time",
+        "Each column is one moment of a stage. A second band above the first is steps that prefill lengthens; a drift "
+        "upwards is a server that fills up.",
+        data,
+        layout(
+            axis("time from the start of the run (s)", showgrid=False),
+            axis("gap (s)", log=True, showgrid=False, **SECONDS),
+        ),
+    )
+
+
+def arrivals(series: dict[str, Any]) -> Chart | None:
+    """Times between requests, as scheduled and as sent."""
+    data: list[Trace] = []
+    for i, stage in enumerate(series["arrivals"]):
+        for key, dash in (("scheduled", "dot"), ("sent", "solid")):
+            x, share = stage[key]
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": f"{plain(stage['name'])} {key}",
+                    "x": x,
+                    "y": share,
+                    "line": {"shape": "hv", "dash": dash, "width": 2, "color": palette.series(i)[0]},
+                    "hovertemplate": f"{key}<br>%{{y:.1%}} at most %{{x:.3~s}}s",
+                }
+            )
+    if not data:
+        return None
+    return Chart(
+        "Arrivals: scheduled and sent",
+        "The two curves of a stage lie on each other when the client kept the schedule.",
+        data,
+        layout(
+            axis("time between requests (s)", log=True, **SECONDS),
+            axis("share at or below", tickformat=".0%", range=[0, 1.02]),
+        ),
+    )
+
+
+def slowest(series: dict[str, Any]) -> Chart | None:
+    """A line for each of the slowest requests: a tick for each token event, its longest gap as a bar."""
+    rows = [(rank, row) for rank, row in enumerate(series["slowest"], 1) if row["events"]]
+    if not rows:
+        return None
+    stalls: list[float | None] = []
+    at: list[int | None] = []
+    for rank, row in rows:
+        if row["stall"]:
+            stalls += [*row["stall"], None]
+            at += [rank, rank, None]
+    data: list[Trace] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "waiting for the first token",
+            "x": [x for _, row in rows for x in (0.0, row["events"][0], None)],
+            "y": [y for rank, _ in rows for y in (rank, rank, None)],
+            "line": {"color": palette.WAITING, "width": 6},
+            "hovertemplate": "waiting for the first token until %{x:.3~s}s",
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "longest gap",
+            "x": stalls,
+            "y": at,
+            "line": {"color": palette.BAD, "width": 6},
+            "hovertemplate": "longest gap, %{x:.3~s}s",
+        },
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "token event",
+            "x": [x for _, row in rows for x in row["events"]],
+            "y": [rank for rank, row in rows for _ in row["events"]],
+            "text": [f"{plain(row['stage'])}, request {row['request']}" for _, row in rows for _ in row["events"]],
+            "marker": {"symbol": "line-ns", "size": 12, "line": {"color": palette.DECODE, "width": 1}},
+            "hovertemplate": "%{text}<br>%{x:.4~s}s from its send",
+        },
+    ]
+    return Chart(
+        "Token timelines of the slowest requests",
+        "One line for each request of the table. A long first bar is a wait for prefill, a red bar in the middle a "
+        "stall, an even spread a slow decode.",
+        data,
+        layout(
+            axis("time from the send (s)", rangemode="tozero"),
+            axis("rank", autorange="reversed", dtick=1, showgrid=False),
+        ),
+        130 + 26 * len(rows),
+    )
