@@ -19,6 +19,8 @@ from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.gate import SloResult
 from loadgen.analysis.measured import Measured, measure, row_facts
+from loadgen.analysis.server import ServerLog
+from loadgen.analysis.server_stage import Client, ServerStage, figures
 from loadgen.analysis.slo import Slo, parse
 from loadgen.analysis.trust import Verdict
 from loadgen.analysis.trust_data import error_kinds
@@ -60,6 +62,7 @@ class StageSummary:
     values: tuple[Value, ...]
     errors: dict[str, int]
     measured: Measured = field(repr=False, compare=False)
+    server: dict[str, float] = field(default_factory=dict)  # see `server_stage.figures`; empty without telemetry
 
     def get(self, metric: str, stat: str) -> Value | None:
         """The value, or None where the stage has no such line."""
@@ -79,8 +82,8 @@ class Summary:
     objectives: tuple[Slo, ...]
 
 
-def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = ()) -> Summary:
-    """Compute everything. Without `slo` the objectives that the run was made with apply.
+def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server: ServerLog | None = None) -> Summary:
+    """Compute everything. Without `slo` the objectives that the run was made with apply. `server`: its own metrics.
 
     Raises:
         UsageError: an objective that cannot be read, or that names no stage of this run.
@@ -89,19 +92,21 @@ def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = ()) -> Sum
     stages = [measure(stage, requests, facts, info.seed) for stage in info.stages]
     objectives = parse(slo or info.spec.get("slo") or ())
     gate.apply_limits(objectives, stages)
-    findings = trust.judge(info, stages)
+    client = Client(requests, facts)
+    seen = {m.info.stage: ServerStage(server, client, m) for m in stages} if server is not None else {}
+    findings = trust.judge(info, stages, list(seen.values()))
     return Summary(
         info,
         trust.verdict(findings),
         trust.merged(findings),
-        tuple(_stage(m) for m in stages),
+        tuple(_stage(m, seen.get(m.info.stage)) for m in stages),
         tuple(row for m in stages for row in conventions(m)),
         gate.evaluate(objectives, stages, trust.invalid_codes(findings, stages)),
         objectives,
     )
 
 
-def _stage(m: Measured) -> StageSummary:
+def _stage(m: Measured, server: ServerStage | None) -> StageSummary:
     values = []
     for metric in METRICS.values():
         for stat in metric.stats:
@@ -120,7 +125,8 @@ def _stage(m: Measured) -> StageSummary:
                     found.supported,
                 )
             )
-    return StageSummary(m.info, _counts(m), tuple(values), error_kinds(m), m)
+    told = {} if server is None else figures(server)
+    return StageSummary(m.info, _counts(m), tuple(values), error_kinds(m), m, told)
 
 
 def _counts(m: Measured) -> Counts:
@@ -146,6 +152,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
                 "requests": _fields(stage.counts),
                 "metrics": [_fields(value) for value in stage.values],
                 "errors": stage.errors,
+                "server": stage.server,
             }
             for stage in summary.stages
         ],

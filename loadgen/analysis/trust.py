@@ -1,7 +1,7 @@
 """Is the measurement to be trusted? The findings, their severity, and the verdict that is printed first.
 
 Knows: which checks there are, and how their findings are told. Must not know: how a check works (`trust_client`,
-`trust_load`, `trust_data`), how severe a finding is (`severity`), layout, exit codes.
+`trust_load`, `trust_data`, `trust_server`), how severe a finding is (`severity`), layout, exit codes.
 Why: a figure that the client, the load or the stream made is worse than none, so every run is judged before it is read.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.analysis import trust_client, trust_data, trust_load
+from loadgen.analysis import trust_client, trust_data, trust_load, trust_server
 from loadgen.analysis.measured import Measured
+from loadgen.analysis.server_stage import ServerStage
 from loadgen.analysis.severity import ORDER, worst
 from loadgen.model import Finding, RunInfo
 
@@ -22,14 +23,10 @@ Check = Callable[[RunInfo, Measured], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (*trust_client.CHECKS, *trust_load.CHECKS, *trust_data.CHECKS)
 
 
-def judge(info: RunInfo, stages: Sequence[Measured]) -> list[Finding]:
-    """Every finding of a run, each with the number of its stage, the worst first."""
-    found = [
-        replace(finding, stage=m.info.stage, message=f"{m.info.name}: {finding.message}")
-        for m in stages
-        for check in CHECKS
-        for finding in check(info, m)
-    ]
+def judge(info: RunInfo, stages: Sequence[Measured], server: Sequence[ServerStage] = ()) -> list[Finding]:
+    """Every finding of a run, each with the number of its stage, the worst first. `server`: stages as it saw them."""
+    found = [_of_stage(m, finding) for m in stages for check in CHECKS for finding in check(info, m)]
+    found += [_of_stage(s.m, finding) for s in server for seen in trust_server.CHECKS for finding in seen(info, s)]
     if not any(len(m.columns) for m in stages):
         found = [Finding("invalid", "nothing_measured", "no request was measured", 0.0, "see how the run ended")]
     found += info.findings  # what the reader of the run's files noticed
@@ -37,6 +34,10 @@ def judge(info: RunInfo, stages: Sequence[Measured]) -> list[Finding]:
         text = "the run was interrupted: what was measured until then is reported"
         found.append(Finding("info", "interrupted", text))
     return sorted(found, key=lambda finding: ORDER[finding.severity])
+
+
+def _of_stage(m: Measured, finding: Finding) -> Finding:
+    return replace(finding, stage=m.info.stage, message=f"{m.info.name}: {finding.message}")
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -95,7 +95,7 @@ def counts_disagree(info: RunInfo, m: Measured) -> Iterator[Finding]:
 def cache_hits(info: RunInfo, m: Measured) -> Iterator[Finding]:
     """Prompt tokens from the server's cache where every prompt was to be new."""
     c = m.columns.where(m.columns.ok & (m.columns.cached_tokens >= 0) & (m.columns.prompt_tokens > 0))
-    if len(c) == 0 or _shares_prefixes(info.spec) or (m.requests.session_id[c.rows] >= 0).any():
+    if len(c) == 0 or shares_prefixes(info.spec) or (m.requests.session_id[c.rows] >= 0).any():
         return
     share = float(c.cached_tokens.sum() / c.prompt_tokens.sum())
     ttft = stats.quantile_sorted(f.values_of(m, "ttft", f.ttft), 0.5)
@@ -107,13 +107,13 @@ def cache_hits(info: RunInfo, m: Measured) -> Iterator[Finding]:
         )
 
 
-def _shares_prefixes(spec: Any) -> bool:
+def shares_prefixes(spec: Any) -> bool:
     """Whether the run was asked to share prefixes, anywhere in its spec."""
     if isinstance(spec, dict):
         return any(
-            (str(key).startswith("shared_prefix") and value) or _shares_prefixes(value) for key, value in spec.items()
+            (str(key).startswith("shared_prefix") and value) or shares_prefixes(value) for key, value in spec.items()
         )
-    return isinstance(spec, list | tuple) and any(_shares_prefixes(value) for value in spec)
+    return isinstance(spec, list | tuple) and any(shares_prefixes(value) for value in spec)
 
 
 def errors(info: RunInfo, m: Measured) -> Iterator[Finding]:

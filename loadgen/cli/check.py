@@ -41,10 +41,11 @@ def command(run: Path, slo: tuple[str, ...], junit: Path | None, form: str) -> N
     from loadgen.analysis.slo import parse
     from loadgen.analysis.summary import summarise
     from loadgen.store.runfile import open_run
+    from loadgen.store.serverfile import read_server
 
     parse(slo)  # a mistake in an expression is told before a large run is read
     info, requests = open_run(run)
-    summary = summarise(info, requests, slo)
+    summary = summarise(info, requests, slo, read_server(run))
     if not summary.slo:
         raise UsageError("there is no objective to check", where=str(run), do="give one: --slo 'p99(ttft) < 1s'")
     if junit is not None:

@@ -121,7 +121,7 @@ _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             "multiple": True,
             "default": ("auto",),
             "metavar": "URL|auto|off",
-            "help": "Prometheus pages to read once a second, joined by commas; auto: the endpoint's own.  [default: auto]",
+            "help": "Prometheus pages to read each second, joined by commas; auto: the endpoint's.  [default: auto]",
         },
     ),
 )

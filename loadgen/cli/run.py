@@ -66,9 +66,10 @@ def finish(run_dir: Path, slo: tuple[str, ...], *, report: bool, interrupted: bo
     from loadgen.analysis.summary import summarise
     from loadgen.cli.measure import summary_lines
     from loadgen.store.runfile import open_run
+    from loadgen.store.serverfile import read_server
 
     info, requests = open_run(run_dir)
-    summary = summarise(info, requests, slo)
+    summary = summarise(info, requests, slo, read_server(run_dir))
     for line in summary_lines(summary):
         click.echo(line)
     if report:
