@@ -1,0 +1,99 @@
+"""Plans against a real server: llama.cpp with a model of random weights, which counts, caches and converses for real.
+
+The run goes through the command line, in this process; the figures are the server's own, not the plan's.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from loadgen.analysis.frame import Requests
+from loadgen.cli import cli
+from loadgen.store.runfile import open_run
+from tests import llama
+
+pytestmark = pytest.mark.llama
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    model = tmp_path_factory.mktemp("llama") / "micro.gguf"
+    llama.make_model(model)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with llama.server(model, port, slots=1) as url:
+        yield f"{url}/v1"
+
+
+def _run(endpoint: str, folder: Path, spec: str, *flags: str) -> Requests:
+    """The measured requests of a run with these keys (and URL); every one must have succeeded."""
+    (folder / "SPEC.yaml").write_text(f"url: {endpoint}\noutput: {folder / 'run'}\nno_report: true\n{spec}")
+    done = CliRunner().invoke(cli, ["run", str(folder / "SPEC.yaml"), *flags])
+    assert done.exit_code == 0, f"{done.output} {done.exception}"
+    _, requests = open_run(folder / "run")
+    requests = requests.select(requests.request_id >= 0)
+    assert (requests.outcome == 0).all()
+    return requests
+
+
+@pytest.mark.parametrize("kind", ["chat", "story"])
+@pytest.mark.parametrize("tokens", [64, 300, 1_500])
+def test_prompts_have_the_asked_number_of_tokens_by_calibration_alone(
+    endpoint: str, tmp_path: Path, kind: str, tokens: int
+) -> None:
+    """Within 2 % in the mean. One prompt varies more: a vocabulary of 2,048 cuts words very differently."""
+    requests = _run(
+        endpoint,
+        tmp_path,
+        f"workload: [{{name: w, kind: {kind}, prompt_tokens: {tokens}, output_tokens: 2}}]\n"
+        "concurrency: 1\nrequests: 30\nwarmup: 24\n",
+    )
+    assert requests.prompt_tokens.mean() == pytest.approx(tokens, rel=0.02)
+    assert np.abs(requests.prompt_tokens - tokens).max() < 0.15 * tokens
+
+
+def test_a_shared_prefix_is_found_in_the_cache_and_unique_prompts_are_not(endpoint: str, tmp_path: Path) -> None:
+    text = "workload: [{name: w, kind: chat, prompt_tokens: 600, output_tokens: 2%s}]\nconcurrency: 1\nrequests: 10\n"
+    folders = [tmp_path / "unique", tmp_path / "shared"]
+    for folder in folders:
+        folder.mkdir()
+    unique = _run(endpoint, folders[0], text % "")
+    assert unique.cached_tokens.max() < 16  # the template's own head, and a first character met by chance
+    shared = _run(endpoint, folders[1], text % ", shared_prefix_tokens: 400")
+    assert shared.cached_tokens[1:] == pytest.approx(400, rel=0.1)  # the first one fills the cache
+
+
+def test_a_conversation_of_five_turns_grows_by_the_servers_own_answers(endpoint: str, tmp_path: Path) -> None:
+    requests = _run(
+        endpoint,
+        tmp_path,
+        "workload: [{name: w, kind: story, prompt_tokens: 100, output_tokens: 20, "
+        "turns: {count: 5, prompt_tokens: 50, think_ms: 1}}]\nconcurrency: 1\nrequests: 10\nwarmup: 6\n",
+    )
+    for start in (0, 5):
+        turns = slice(start, start + 5)
+        assert requests.turn[turns].tolist() == [0, 1, 2, 3, 4]
+        grown = np.diff(requests.prompt_tokens[turns])
+        assert (grown > 50).all()  # 50 of the new turn, 20 of the answer, give or take, and the template
+        assert (grown < 130).all()
+        assert (requests.cached_tokens[turns][1:] >= 0.8 * requests.prompt_tokens[turns][:-1]).all()
+
+
+def test_blocks_of_a_trace_are_found_in_the_cache(endpoint: str, tmp_path: Path) -> None:
+    """Mooncake's form with blocks of 64 tokens: each request shares all but its last blocks with the one before."""
+    rows = [
+        f'{{"timestamp": {100 * i}, "input_length": {64 * len(ids) - 10}, "output_length": 2, "hash_ids": {ids}}}'
+        for i, ids in enumerate([[0, 1, 2, 3, 4], [0, 1, 2, 3, 5], [0, 1, 6, 7, 8], [9, 10, 11]])
+    ]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    requests = _run(endpoint, tmp_path, "trace: t.jsonl\ntrace_block: 64\nmax_concurrency: 1\nwarmup: 12\n")
+    assert requests.cached_tokens[1:3] == pytest.approx([256, 128], rel=0.15)
+    assert requests.cached_tokens[3] < 16
+    assert requests.prompt_tokens == pytest.approx([310, 310, 310, 182], rel=0.1)
