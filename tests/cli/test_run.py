@@ -25,7 +25,7 @@ QUICK = ["-w", "chat", "--prompt-tokens", "200", "--output-tokens", "20", "--war
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    with SimulatorProcess(simulated(time_scale=20.0)) as simulator:
+    with SimulatorProcess(simulated(time_scale=4.0)) as simulator:
         yield simulator.url
 
 
