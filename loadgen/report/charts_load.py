@@ -271,7 +271,11 @@ def _roof(roof: dict[str, Any], bandwidth: float, low: float, high: float, *, fi
         "name": f"roof, {roof['dtype']}" + (" (in use)" if first else ""),
         "x": [low, ridge, high],
         "y": [low * bandwidth, peak, peak],
-        "line": {"color": "@ink" if first else "@muted", "width": 2 if first else 1, "dash": "solid" if first else "dot"},
+        "line": {
+            "color": "@ink" if first else "@muted",
+            "width": 2 if first else 1,
+            "dash": "solid" if first else "dot",
+        },
         "hovertemplate": f"ridge {ridge:.4g} FLOP/byte, peak %{{y:.3~s}}FLOP/s",
     }
 

@@ -11,7 +11,7 @@ from loadgen.report import palette
 from loadgen.report.chart import PLAIN, SECONDS, Chart, Trace, axis, layout, note, plain
 from loadgen.report.series import DISTRIBUTIONS
 
-_NAMED_STAGES = 12  # more names than that do not fit over a timeline
+_ROOM = 0.09  # of the width of the timeline, for the name of a stage
 
 
 def distributions(series: dict[str, Any]) -> dict[str, Chart]:
@@ -53,43 +53,72 @@ def _distribution(workload: str, metric: str, curves: list[dict[str, Any]]) -> C
 
 
 def timeline(series: dict[str, Any]) -> Chart | None:
-    """In flight, output rate, and TTFT with failures, above each other on one time axis."""
+    """In flight, output rate, TTFT and, where there are any, failures, above each other on one time axis."""
     stages = series["timeline"]
     if not stages:
         return None
+    failed = any(any(stage["failed"]) for stage in stages)
     data: list[Trace] = []
     for i, stage in enumerate(stages):
         data += _flight(stage, first=i == 0)
         data.append(_step(stage, stage["tokens_per_s"], "y2", "output tokens/s", palette.SERIES[2], first=i == 0))
-    data += _dots(stages)
-    named = stages if len(stages) <= _NAMED_STAGES else ()
-    notes = [
-        note(stage["name"], stage["start"], 1.0, yref="paper", xanchor="left", yanchor="bottom", textangle=-20,
-             font={"color": "@muted", "size": 11})
-        for stage in named
-    ]  # fmt: skip
+        if failed:
+            data.append(_step(stage, stage["failed"], "y4", "failed or cancelled", palette.BAD, first=i == 0))
+    data.append(_dots(stages))
+    panels = [
+        ("yaxis", axis("in flight", rangemode="tozero")),
+        ("yaxis2", axis("output tokens/s", rangemode="tozero", **PLAIN)),
+        ("yaxis3", axis("TTFT (s)", log=True, **SECONDS)),
+        ("yaxis4", axis("failed", rangemode="tozero")),
+    ][: 4 if failed else 3]
     lines = [
         {"type": "line", "x0": stage["start"], "x1": stage["start"], "y0": 0, "y1": 1, "yref": "paper",
          "line": {"color": "@rule", "width": 1, "dash": "dot"}}
         for stage in stages
     ]  # fmt: skip
+    base = layout(
+        axis("time from the start of the run (s)", anchor=f"y{len(panels)}"),
+        {},
+        annotations=_names(stages),
+        shapes=lines,
+        margin={"l": 12, "r": 16, "t": 40, "b": 12},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "left", "x": 0},
+    )
     return Chart(
         "Timeline",
-        "Requests in flight are those waiting for their first token and those streaming. A dot is one request, at the "
-        "moment of its send; a cross is a failure.",
+        "Requests in flight are those waiting for their first token and, under them, those streaming. A dot is one "
+        "request, at the moment of its send; where there are too many, the slowest of its neighbours.",
         data,
-        layout(
-            axis("time from the start of the run (s)", anchor="y3"),
-            axis("in flight", domain=[0.70, 1.0], rangemode="tozero"),
-            yaxis2=axis("output tokens/s", domain=[0.36, 0.64], rangemode="tozero", **PLAIN),
-            yaxis3=axis("TTFT (s)", log=True, domain=[0.0, 0.30], **SECONDS),
-            annotations=notes,
-            shapes=lines,
-            margin={"l": 12, "r": 16, "t": 56, "b": 12},
-            legend={"orientation": "h", "yanchor": "top", "y": -0.13, "xanchor": "left", "x": 0},
-        ),
-        620,
+        base | _stacked(panels),
+        200 + 150 * len(panels),
     )
+
+
+def _stacked(panels: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """Axes one below the other, the first at the top."""
+    each = 1.0 / len(panels)
+    return {
+        name: one | {"domain": [round(1.0 - (i + 1) * each + (0.04 if i + 1 < len(panels) else 0.0), 4),
+                                round(1.0 - i * each, 4)]}
+        for i, (name, one) in enumerate(panels)
+    }  # fmt: skip
+
+
+def _names(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Names of the stages above their beginnings, as far as there is room."""
+    span = (stages[-1]["end"] - stages[0]["start"]) or 1.0
+    found: list[dict[str, Any]] = []
+    last = -1.0
+    for stage in stages:
+        place = (stage["start"] - stages[0]["start"]) / span
+        if place - last < _ROOM:
+            continue
+        last = place
+        font = {"color": "@muted", "size": 11}
+        found.append(
+            note(stage["name"], stage["start"], 1.0, yref="paper", xanchor="left", yanchor="bottom", font=font)
+        )
+    return found
 
 
 def _step(stage: dict[str, Any], values: list[float], axis_name: str, name: str, color: str, *, first: bool) -> Trace:
@@ -117,38 +146,19 @@ def _flight(stage: dict[str, Any], *, first: bool) -> list[Trace]:
     ]
 
 
-def _dots(stages: list[dict[str, Any]]) -> list[Trace]:
-    names = [plain(stage["name"]) for stage in stages for _ in stage["sent"]]
+def _dots(stages: list[dict[str, Any]]) -> Trace:
     ttft = [value for stage in stages for value in stage["ttft"]]
-    failed = [value for stage in stages for value in stage["failed_at"]]
-    present = [value for value in ttft if value is not None and value > 0]
-    found: list[Trace] = [
-        {
-            "type": "scattergl" if len(ttft) > 2000 else "scatter",
-            "mode": "markers",
-            "name": "TTFT of a request",
-            "x": [value for stage in stages for value in stage["sent"]],
-            "y": ttft,
-            "text": names,
-            "yaxis": "y3",
-            "marker": {"size": 5, "color": palette.PREFILL, "opacity": 0.7},
-            "hovertemplate": "%{text}, %{x:.4~g} s<br>TTFT %{y:.3~s}s",
-        }
-    ]
-    if failed:
-        found.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "failure",
-                "x": failed,
-                "y": [max(present) * 1.3 if present else 1.0] * len(failed),
-                "yaxis": "y3",
-                "marker": {"size": 7, "symbol": "x-thin", "line": {"color": palette.BAD, "width": 2}},
-                "hovertemplate": "a request failed at %{x:.4~g} s",
-            }
-        )
-    return found
+    return {
+        "type": "scattergl" if len(ttft) > 2000 else "scatter",
+        "mode": "markers",
+        "name": "TTFT of a request",
+        "x": [value for stage in stages for value in stage["sent"]],
+        "y": ttft,
+        "text": [plain(stage["name"]) for stage in stages for _ in stage["sent"]],
+        "yaxis": "y3",
+        "marker": {"size": 5, "color": palette.PREFILL, "opacity": 0.7},
+        "hovertemplate": "%{text}, %{x:.4~g} s<br>TTFT %{y:.3~s}s",
+    }
 
 
 def heat(series: dict[str, Any]) -> Chart | None:

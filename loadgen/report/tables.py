@@ -44,6 +44,14 @@ RATES: tuple[tuple[str, str], ...] = (
     ("in_flight", "mean"),
     ("error_rate", "rate"),
 )
+BRIEF: tuple[tuple[str, str], ...] = (
+    ("ttft", "p50"),
+    ("ttft", "p99"),
+    ("tpot", "p50"),
+    ("e2e", "p50"),
+    ("output_tokens_per_s", "rate"),
+    ("output_tokens_per_s_per_user", "p50"),
+)
 MAX_SAMPLES = 24
 VERDICTS = {
     "valid": "Nothing was found that would falsify the figures.",
@@ -130,6 +138,26 @@ def _has(stage: Placed, name: str, stat: str) -> bool:
 
 def _unit(metric: Metric) -> str:
     return "%" if metric.unit == "1" else metric.unit
+
+
+def brief(workloads: tuple[WorkloadGroup, ...]) -> list[dict[str, Any]]:
+    """One line for each stage, every figure with its unit: what fits a comment under a pull request."""
+    return [
+        {
+            "workload": group.name,
+            "load": stage.label,
+            "ok": f"{stage.summary.counts.ok:,} of {stage.summary.counts.sent:,}",
+            "figures": [_short(stage.summary.get(metric, stat)) for metric, stat in BRIEF],
+        }
+        for group in workloads
+        for stage in group.stages
+    ]
+
+
+def _short(value: Value | None) -> str:
+    if value is None:
+        return NONE
+    return quantity(value.value, value.unit) + ("" if value.supported or value.value is None else " †")
 
 
 def phases(workloads: tuple[WorkloadGroup, ...]) -> list[dict[str, Any]]:

@@ -48,6 +48,7 @@ def view(summary: Summary) -> dict[str, Any]:
         "headline": provenance.headline(info, hardware),
         "diagnosis": overall(diagnoses),
         "workloads": [_workload(group, one) for group, one in zip(workloads, diagnoses, strict=True)],
+        "brief": tables.brief(workloads),
         "errors": tables.errors(workloads),
         "phases": tables.phases(workloads),
         "roofline": {
