@@ -29,6 +29,7 @@ from loadgen.errors import UsageError
 from loadgen.plan.workload import TraceRow
 
 _SECOND_NS = 1_000_000_000
+_LARGEST = 10**12  # seconds, tokens: no clock and no prompt reaches it
 # How a column may be called (lower case, letters only) -> what it is. `Total tokens`, `Model` etc. are not needed.
 _COLUMNS = {
     "time": "time",
@@ -216,8 +217,8 @@ def _csv(lines: Iterator[str], path: str) -> Iterator[_Recorded]:
                 yield _Recorded(
                     reader.line_num, read_time(stamp), _count(row[where["prompt"]]), _count(row[where["output"]])
                 )
-            except (ValueError, InvalidOperation) as bad:
-                raise UsageError(f"cannot be read: {bad or 'not a number'}", where=place) from bad
+            except ValueError as bad:
+                raise UsageError(f"cannot be read: {bad}", where=place) from bad
     except csv.Error as bad:
         raise UsageError(f"no CSV: {bad}", where=f"{path}:{reader.line_num}") from bad
 
@@ -255,17 +256,25 @@ def _date_ns(text: str) -> int:
 
 
 def _seconds_ns(text: str) -> int:
-    value = Decimal(text)
-    if not value.is_finite():
-        raise ValueError(f"{text!r} is no time")
-    return int(value * _SECOND_NS)
+    return int(_bounded(text, "time") * _SECOND_NS)
 
 
 def _count(text: str) -> int:
-    value = Decimal(text.strip() or "0")
-    if not value.is_finite() or value != int(value) or value < 0:
+    value = _bounded(text.strip() or "0", "token count")
+    if value != int(value) or value < 0:
         raise ValueError(f"{text!r} is no token count")
     return int(value)
+
+
+def _bounded(text: str, what: str) -> Decimal:
+    """A number within `_LARGEST`: beyond it an exponent would make integers that fill the memory."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        value = Decimal("nan")
+    if not value.is_finite() or not -_LARGEST < value < _LARGEST:
+        raise ValueError(f"{text[:40]!r} is no {what}")
+    return value
 
 
 def _jsonl(lines: Iterator[str], path: str, block_tokens: int) -> Iterator[_Recorded]:
@@ -276,6 +285,8 @@ def _jsonl(lines: Iterator[str], path: str, block_tokens: int) -> Iterator[_Reco
         try:
             row = json.loads(line)
             time_ms, prompt, output = (_field(row, key) for key in ("timestamp", "input_length", "output_length"))
+            if prompt != int(prompt) or output != int(output):
+                raise ValueError("a length is a whole number of tokens")
             blocks = row.get("hash_ids") or ()
             if not all(isinstance(block, int) and block >= 0 for block in blocks):
                 raise ValueError("hash_ids must be whole numbers of 0 or more")
