@@ -1,65 +1,63 @@
-// Draws the charts: their data stands in the page as JSON, their colours are swapped when the system turns dark.
-// Knows nothing of what a chart shows. All numbers come from the page; nothing is fetched.
+// Draws each chart when it comes near the screen, in the colours of the theme, and again when the theme changes.
 (() => {
   "use strict";
-  const read = (id) => JSON.parse(document.getElementById(id).textContent);
-  const figures = read("figures");
-  const themes = read("themes");
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const FONT = getComputedStyle(document.body).fontFamily;
-  const PRINT_WIDTH = 680;
-  const NARROW = 520;
+  const specs = JSON.parse(document.getElementById("chart-data").textContent);
+  const plots = [...document.querySelectorAll("[data-chart]")];
+  const style = getComputedStyle(document.documentElement);
+  const token = (name) => style.getPropertyValue("--" + name).trim();
 
-  // A copy with every "@token" replaced by its colour.
-  const resolved = (value, tokens) => {
-    if (typeof value === "string") return value[0] === "@" && value.slice(1) in tokens ? tokens[value.slice(1)] : value;
-    if (Array.isArray(value)) return value.map((one) => resolved(one, tokens));
+  // "@ink" becomes the theme's ink, wherever it stands.
+  const resolved = (value) => {
+    if (typeof value === "string") return (value[0] === "@" && token(value.slice(1))) || value;
+    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(resolved);
     if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, resolved(one, tokens)]));
+    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, resolved(one)]));
   };
 
-  // What the figures leave to the page: colours and sizes of text and lines.
-  const dressed = (layout, tokens, narrow) => {
-    const size = narrow ? 10.5 : 12;
-    for (const [key, axis] of Object.entries(layout)) {
-      if (!/^[xy]axis\d*$/.test(key)) continue;
-      axis.gridcolor = tokens.grid;
-      axis.linecolor = tokens.rule;
-      axis.tickfont = { size, color: tokens.muted };
-      axis.title = { ...axis.title, font: { size: size + 0.5, color: tokens.ink } };
-      if (narrow && axis.nticks === undefined && axis.dtick === undefined) axis.nticks = 6;
+  const themed = (layout) => {
+    const out = resolved(layout);
+    out.paper_bgcolor = out.plot_bgcolor = "rgba(0,0,0,0)";
+    out.font = { family: style.fontFamily, size: 12, color: token("ink") };
+    out.hoverlabel = { bgcolor: token("panel"), bordercolor: token("rule"), font: { color: token("ink") }, namelength: -1 };
+    out.modebar = { color: token("muted"), activecolor: token("ink"), bgcolor: "rgba(0,0,0,0)" };
+    // A finger that drags over a chart wants to scroll the page.
+    out.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
+    for (const name of Object.keys(out).filter((key) => /^[xy]axis/.test(key))) {
+      const colors = { gridcolor: token("grid"), linecolor: token("rule"), tickcolor: token("rule"), tickfont: { color: token("muted"), size: 12 } };
+      out[name] = { ...colors, ...out[name] };
     }
-    const hoverlabel = { bgcolor: tokens.panel, bordercolor: tokens.rule, font: { color: tokens.ink, family: FONT } };
-    const font = { family: FONT, size, color: tokens.ink };
-    return { ...layout, font, hoverlabel, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)" };
+    return out;
   };
 
-  const draw = (element, theme, width) => {
-    const tokens = themes[theme];
-    const figure = figures[element.dataset.chart];
-    const { data, layout } = resolved(figure, tokens);
-    const narrow = (width || element.clientWidth) < NARROW;
-    const full = { ...dressed(layout, tokens, narrow), height: figure.height };
-    if (width) full.width = width;
-    const config = { displaylogo: false, responsive: !width, modeBarButtonsToRemove: ["lasso2d", "select2d"] };
-    return Plotly.react(element, data, full, config);
+  const config = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+  };
+  const drawn = new Set();
+  const draw = (plot) => {
+    drawn.add(plot);
+    const { data, layout } = specs[plot.dataset.chart];
+    return Plotly.react(plot, resolved(data), themed(layout), config);
   };
 
-  const elements = [...document.querySelectorAll("[data-chart]")];
-  let round = 0;
-  // One chart at a time, so that the page answers in between.
-  const drawAll = async () => {
-    const mine = ++round;
-    for (const element of elements) {
-      await new Promise((resolve) => setTimeout(resolve));
-      if (mine !== round) return;
-      await draw(element, dark.matches ? "dark" : "light");
-    }
-    document.documentElement.dataset.charts = "drawn";
-  };
+  const near = new IntersectionObserver(
+    (entries) => {
+      for (const entry of entries.filter((one) => one.isIntersecting)) {
+        near.unobserve(entry.target);
+        draw(entry.target);
+      }
+    },
+    { rootMargin: "600px" },
+  );
+  for (const plot of plots) near.observe(plot);
 
-  dark.addEventListener("change", drawAll);
-  window.addEventListener("beforeprint", () => elements.forEach((element) => draw(element, "light", PRINT_WIDTH)));
-  window.addEventListener("afterprint", drawAll);
-  drawAll();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const plot of drawn) draw(plot);
+  });
+  // On paper everything is open and drawn.
+  addEventListener("beforeprint", () => {
+    for (const one of document.querySelectorAll("details")) one.open = true;
+    for (const plot of plots) draw(plot);
+  });
 })();

@@ -1,9 +1,7 @@
-"""The report in its four formats, and the two files that a run gets.
+"""A run as a page, a comment, JSON or CSV.
 
-Knows: Jinja2, how plain values become HTML, Markdown, JSON and CSV, and that nothing from outside may become markup.
-Must not know: what a figure means, where runs lie beyond the folder that it is given.
-Why: one view for all formats. Markup in a model's name, an error or a path stays text: HTML is escaped by the template
-engine, the data of the charts is JSON in which `<` is written as an escape, Markdown has its own escapes.
+Knows: the formats, the templates' folder, where a report of a run lies. Must not know: any figure, layout, colours.
+Why: every format is made from one summary, so that a page and the comment beside it cannot differ.
 """
 
 from __future__ import annotations
@@ -11,10 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jinja2
 
@@ -26,103 +22,54 @@ from loadgen.report.view import view
 from loadgen.store.resources import template_dir
 from loadgen.store.runfile import open_run
 
-MAX_COMMENT = 60_000  # characters; a comment on GitHub ends at 65,536
-_MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~$])")
+REPORT, COMMENT = "report.html", "summary.md"
+# What Markdown or the HTML in it would take for markup.
+_MARKDOWN = str.maketrans(
+    {c: f"\\{c}" for c in "\\`*_|[]"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " ", "\r": " "}
+)
 
 
-def write_report(run_dir: Path, slo: Sequence[str] = ()) -> Path:
-    """Write `report.html` and `summary.md` into a run's folder and return the path of the former.
-
-    Without `slo` the objectives that the run was made with apply.
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` and `summary.md` into the run's folder; returns the path of the page.
 
     Raises:
-        StorageError: the folder holds no run, or cannot be written to.
-        UsageError: an objective that cannot be read.
+        StorageError: there is no run, or the folder cannot be written.
     """
-    info, requests = open_run(run_dir)
-    summary = summarise(info, requests, slo)
-    target = run_dir / "report.html"
-    shown = view(summary)
-    write(target, _html(shown))
-    write(run_dir / "summary.md", _markdown(shown))
-    return target
+    summary = summarise(*open_run(run_dir))
+    write(run_dir / COMMENT, render(summary, "md"))
+    return write(run_dir / REPORT, render(summary, "html"))
+
+
+def write(path: Path, text: str) -> Path:
+    """Write one file. Raises StorageError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as bad:
+        do = "choose another file: -o FILE"
+        raise StorageError(f"cannot be written: {bad.strerror}", where=str(path), do=do) from bad
+    return path
 
 
 def render(summary: Summary, fmt: str) -> str:
-    """The report as text; `fmt` is a key of FORMATS."""
+    """The report in one of FORMATS, as text."""
     return FORMATS[fmt](summary)
 
 
-def write(path: Path, text: str) -> None:
-    """Put text into a file. Raises StorageError."""
-    try:
-        path.write_text(text, encoding="utf-8", errors="replace", newline="\n")
-    except OSError as bad:
-        raise StorageError(
-            f"cannot be written: {(bad.strerror or str(bad)).lower()}", where=str(path), do="give another file: -o FILE"
-        ) from bad
-
-
-# -- HTML -----------------------------------------------------------------------------------------------------------
-
-
-def _html(shown: dict[str, Any]) -> str:
+def _html(summary: Summary) -> str:
+    shown = view(summary)
     charts = figures.build(shown["series"])
-    folder = template_dir()
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    return environment.get_template("report.html.j2").render(
-        shown,
-        charts=charts,
-        figures=_embedded(
-            {name: {"data": c.data, "layout": c.layout, "height": c.height} for name, c in charts.items()}
-        ),
-        themes=THEMES,
-        themes_json=_embedded(THEMES),
-        css=(folder / "report.css").read_text(encoding="utf-8"),
-        script=(folder / "report.js").read_text(encoding="utf-8"),
-        plotly_js=figures.plotly_js(),
-    )
+    specs = {name: {"data": chart.data, "layout": chart.layout} for name, chart in charts.items()}
+    page = _environment().get_template("report.html.j2")
+    return page.render(view=shown, charts=charts, specs=_script(specs), plotly_js=figures.plotly_js(), themes=THEMES)
 
 
-def _embedded(value: Any) -> str:
-    """JSON that may stand inside a `<script>`: no `<`, `>` or `&`, whatever the texts in it say."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _script(value: object) -> str:
+    """JSON that can stand inside a script element: no `<`, so no `</script>` and no comment."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-# -- Markdown -------------------------------------------------------------------------------------------------------
-
-
-def _markdown(shown: dict[str, Any]) -> str:
-    text = ""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_dir()),
-        autoescape=False,  # Markdown has other escapes: the filter `md`
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["md"] = _escaped
-    template = environment.get_template("summary.md.j2")
-    for rows in (len(shown["brief"]), 200, 50, 10):
-        text = template.render(shown, rows=rows)
-        if len(text) <= MAX_COMMENT:
-            break
-    return text
-
-
-def _escaped(words: object) -> str:
-    """Text as text: no emphasis, link, cell border or tag; in one line."""
-    return _MARKDOWN.sub(r"\\\1", " ".join(str(words).split())).replace("\\<", "&lt;").replace("\\>", "&gt;")
-
-
-# -- JSON and CSV ---------------------------------------------------------------------------------------------------
+def _markdown(summary: Summary) -> str:
+    return _environment().get_template("summary.md.j2").render(view=view(summary))
 
 
 def _json(summary: Summary) -> str:
@@ -130,20 +77,29 @@ def _json(summary: Summary) -> str:
 
 
 def _csv(summary: Summary) -> str:
-    """One row for each statistic of each stage; an empty cell is n/a."""
+    """One row for each statistic; an empty field is n/a."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    fields = ("metric", "stat", "value", "unit", "n", "ci_low", "ci_high", "supported")
-    writer.writerow(("stage", "workload", "load_kind", "load_value", *fields))
+    table = csv.writer(out, lineterminator="\n")
+    head = ("stage", "workload", "load_kind", "load", "metric", "stat", "value", "unit", "n", "ci_low", "ci_high")
+    table.writerow((*head, "supported"))
     for stage in summary.stages:
-        head = (stage.info.name, stage.info.workload, stage.info.load.kind, stage.info.load.value)
-        writer.writerows((*head, *(getattr(value, name) for name in fields)) for value in stage.values)
+        of = (stage.info.name, stage.info.workload, stage.info.load.kind, stage.info.load.value)
+        for v in stage.values:
+            table.writerow((*of, v.metric, v.stat, v.value, v.unit, v.n, v.ci_low, v.ci_high, v.supported))
     return out.getvalue()
 
 
-FORMATS: dict[str, Callable[[Summary], str]] = {
-    "html": lambda summary: _html(view(summary)),
-    "md": lambda summary: _markdown(view(summary)),
-    "json": _json,
-    "csv": _csv,
-}
+FORMATS: dict[str, Callable[[Summary], str]] = {"html": _html, "md": _markdown, "json": _json, "csv": _csv}
+
+
+def _environment() -> jinja2.Environment:
+    """Templates from the folder that users may edit. Whatever a page prints is escaped; a comment escapes by `md`."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_dir()),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["md"] = lambda text: str(text).translate(_MARKDOWN)
+    return environment

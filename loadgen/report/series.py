@@ -21,6 +21,7 @@ from loadgen.analysis.stats import MAX_BLOCKS, Floats
 from loadgen.report.stages import Placed, WorkloadGroup
 
 CURVE_POINTS = 140  # of one distribution
+LOADS = 8  # drawn in one chart of distributions
 DOTS = 3000  # of one scatter, over all stages
 _PER_OCTAVE = 8  # bins of the heat map
 # chart of a distribution -> metrics it is made of
@@ -36,10 +37,13 @@ def rounded(values: npt.ArrayLike) -> list[float | None]:
 
 
 def distributions(group: WorkloadGroup) -> dict[str, list[dict[str, Any]]]:
-    """The empirical distribution of each metric at each load."""
+    """The empirical distribution of each metric at each load; of many loads some, the lowest and highest included."""
+    last = len(group.measured) - 1
+    chosen = {round(k * last / (LOADS - 1)) for k in range(LOADS)} if last >= LOADS else set(range(last + 1))
+    stages = [stage for k, stage in enumerate(group.measured) if k in chosen]
     found: dict[str, list[dict[str, Any]]] = {}
     for name in DISTRIBUTIONS:
-        curves = [(stage, _curve(*_values(stage.summary.measured, name))) for stage in group.measured]
+        curves = [(stage, _curve(*_values(stage.summary.measured, name))) for stage in stages]
         found[name] = [{"load": stage.label, "x": x, "share": y} for stage, (x, y) in curves if len(x)]
     return found
 

@@ -55,7 +55,7 @@ BRIEF: tuple[tuple[str, str], ...] = (
 MAX_SAMPLES = 24
 VERDICTS = {
     "valid": "Nothing was found that would falsify the figures.",
-    "questionable": "Read the findings before the figures: at least one of them is off by more than 2 %.",
+    "questionable": "Read the findings before the figures.",
     "invalid": "Do not use the figures: a finding makes them wrong.",
 }
 
@@ -121,7 +121,7 @@ def _grouped(group: WorkloadGroup) -> bool:
 def rates(group: WorkloadGroup) -> dict[str, Any]:
     """Requests and rates, a row for each load."""
     shown = [(name, stat) for name, stat in RATES if any(_has(stage, name, stat) for stage in group.stages)]
-    heads = [{"name": name, "stat": stat, "unit": _unit(METRICS[name])} for name, stat in shown]
+    heads = [{"label": _rate_label(name, stat), "unit": _unit(METRICS[name])} for name, stat in shown]
     factors = [100.0 if METRICS[name].unit == "1" else 1.0 for name, _ in shown]
     rows = []
     for stage in group.stages:
@@ -130,6 +130,11 @@ def rates(group: WorkloadGroup) -> dict[str, Any]:
         cells = [cell(stage.summary.get(*key), factor) for key, factor in zip(shown, factors, strict=True)]
         rows.append({"load": stage.label, "counts": [whole(number) for number in numbers], "cells": cells})
     return {"heads": heads, "rows": rows}
+
+
+def _rate_label(name: str, stat: str) -> str:
+    words = {"output_tokens_per_s": f"{name}, whole server", "in_flight": f"{name}, {stat}"}
+    return words.get(name, name if stat == "rate" else f"{name}, {stat}")
 
 
 def _has(stage: Placed, name: str, stat: str) -> bool:

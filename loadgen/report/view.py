@@ -36,6 +36,7 @@ def view(summary: Summary) -> dict[str, Any]:
     placed = placement(info.spec.get("roofline") or {}, workloads)
     diagnoses = [diagnose(group, placed) for group in workloads]
     hardware = placed.hardware.label if placed.hardware else ""
+    slow = slowest(summary)
     return {
         "title": provenance.title(info),
         "status": info.status,
@@ -59,7 +60,8 @@ def view(summary: Summary) -> dict[str, Any]:
         },
         "lengths": tables.lengths(summary),
         "flags": tables.flags(summary),
-        "slowest": slowest(summary),
+        "slowest": slow,
+        "thinned": _thinned(workloads),
         "conventions": tables.conventions(summary),
         "definitions": tables.definitions(),
         "endpoint": provenance.endpoint(info),
@@ -68,8 +70,14 @@ def view(summary: Summary) -> dict[str, Any]:
         "trials": [str(trial) for trial in info.endpoint.get("trials") or ()],
         "spec": provenance.spec(info),
         "command": provenance.command(info),
-        "series": _series(summary, workloads, placed),
+        "series": _series(summary, workloads, placed) | {"slowest": slow},
     }
+
+
+def _thinned(workloads: tuple[WorkloadGroup, ...]) -> str:
+    """What a chart of distributions leaves out."""
+    most = max((len(group.measured) for group in workloads), default=0)
+    return f"Of {most} loads {series.LOADS} are drawn." if most > series.LOADS else ""
 
 
 def _workload(group: WorkloadGroup, diagnosis: Diagnosis) -> dict[str, Any]:
@@ -109,10 +117,6 @@ def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Plac
         "arrivals": series.arrivals(workloads),
         "phases": [_phase_bars(group) for group in workloads],
         "roofline": _roofline(workloads, placed),
-        "slowest": [
-            {key: row[key] for key in ("stage", "request", "ratio", "events", "stall", "end")}
-            for row in slowest(summary)
-        ],
     }
 
 
