@@ -55,6 +55,7 @@ class _Choice(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     native_finish_reason: None = None
     matched_stop: None = None
     token_ids: None = None
+    content_filter_results: Any = None  # Azure; says nothing about tokens
 
 
 class _ChatChoice(_Choice, forbid_unknown_fields=True, gc=False, kw_only=True):
@@ -75,6 +76,8 @@ class _Event(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     service_tier: str | None = None
     provider: str | None = None
     obfuscation: str | None = None
+    p: str | None = None  # Mistral's padding
+    avg_decoded_tokens_per_iter: float | None = None  # TensorRT-LLM; an average over the request, no count
     usage: Running | None = None
     prompt_token_ids: None = None
     error: None = None

@@ -139,6 +139,9 @@ class Decoder:
             self._name = value.decode("utf-8", "replace")
         elif name in (b"id", b"retry"):
             self.saw_field = True
+        elif line[:1] == b"{":  # a JSON document in the middle of a stream: how some gateways report an error
+            self._size += len(line) + 1
+            self._data.append(line)
 
     def _dispatch(self) -> list[Event]:
         """The event that an empty line ends: none without data, except that an error needs no words to be one."""

@@ -16,13 +16,18 @@ from loadgen.wire.plain import PLAIN
 from loadgen.wire.reasons import error_of
 from loadgen.wire.text import mended, one_line, parse
 from loadgen.wire.timeline import answer, decode, last_token_ns
+from tests.wire.made import DONE, bill, chat, say
 
 # JSON whose keys are those that matter, with values of every type in the wrong place.
 KEYS = st.sampled_from(
-    "choices delta message content text reasoning reasoning_content refusal tool_calls function function_call name "
-    "arguments custom input role index finish_reason logprobs tokens token_ids usage x_groq prompt_tokens "
-    "completion_tokens total_tokens completion_tokens_details reasoning_tokens cached_tokens timings cache_n prompt_ms "
-    "error detail errors base_resp status_code type code object id".split()  # noqa: SIM905
+    [
+        *("choices", "delta", "message", "content", "text", "reasoning", "reasoning_content", "refusal"),
+        *("tool_calls", "function", "function_call", "name", "arguments", "custom", "input", "role", "index"),
+        *("finish_reason", "logprobs", "tokens", "token_ids", "usage", "x_groq", "prompt_tokens"),
+        *("completion_tokens", "total_tokens", "completion_tokens_details", "reasoning_tokens"),
+        *("cached_tokens", "timings", "cache_n", "prompt_ms", "error", "detail", "errors", "base_resp"),
+        *("status_code", "type", "code", "object", "id"),
+    ]
 )
 LEAVES = (
     st.none()
@@ -57,8 +62,12 @@ LINES = st.sampled_from(
         *(b"\xef\xbb\xbf", b"{", b"<html>", b"[", b'"', b"5\r\n", b"0\r\n\r\n", b"\xf0\x9f", b"null", b'{"error":1}'),
     ]
 )
+GOOD = st.sampled_from([say("a"), say(""), say("b", "stop"), bill(2), chat({"role": "assistant", "content": ""}), DONE])
 SOUP = st.lists(
-    LINES | st.binary(max_size=20) | (CHUNK | JSON).map(lambda value: b"data: " + json.dumps(value).encode() + b"\n\n"),
+    GOOD
+    | LINES
+    | st.binary(max_size=20)
+    | (CHUNK | JSON).map(lambda value: b"data: " + json.dumps(value).encode() + b"\n\n"),
     max_size=12,
 ).map(b"".join)
 CUTS = st.lists(st.integers(0, 4000), max_size=8)

@@ -88,6 +88,7 @@ CASES: dict[str, Is] = {
         (A, b"event: error\ndata: out of\ndata: luck\n\n"), "server_error", "out of luck", 1, flags="unparsable"
     ),
     "an error field": judged((A, b'error: {"code":500,"message":"boom"}\n\n'), "server_error", "boom (500)", 1),
+    "an error without a field": judged((b": wait\n\n", b'{"error":{"message":"boom"}}'), "server_error", "boom"),
     "finish_reason error": judged((A, chat({}, "error"), DONE), "server_error", "finish_reason error", 1, end="done"),
     "error: null is none": judged((say("a", error=None), say("b", "stop", error=None) + DONE), None, "", 2, end="done"),
     "400": document(b'{"error":{"message":"too long"}}', 400, kind="http", words="HTTP 400: too long"),

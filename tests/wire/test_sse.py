@@ -50,6 +50,7 @@ BY_HAND = {
     "an error needs no words": (b"event: error\n\n", [Event("error", b"")]),
     "another name without data is nothing": (b"event: ping\n\ndata: a\n\n", data(b"a")),
     "an error field": (b'error: {"code":500}\n\n', [Event("error", b'{"code":500}')]),
+    "bare JSON": (b': x\n\n{"error":\n1}\n\n', data(b'{"error":')),
     "id and retry": (b"id: 1\nretry: 5\ndata: a\n\n", data(b"a")),
     "unknown fields": (b"foo: bar\nfoo\ndata: a\n\n", data(b"a")),
     "empty data": (b"data:\n\ndata: \n\ndata: a\n\n", data(b"a")),

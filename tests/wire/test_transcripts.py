@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,8 @@ from loadgen.wire.timeline import answer, decode
 from tests.wire.transcripts import FIXTURES, Answer, read
 
 FILES = sorted(FIXTURES.rglob("*.txt"))
-NAMES = [f"{path.parent.name}/{path.stem}" for path in FILES]
+RECORDED = {f"{path.parent.name}/{path.stem}": read(path) for path in FILES}
+ANSWERS = [(name, way) for name, ways in RECORDED.items() for way in ways]
 
 # Answers that are no success, and the kind of failure. All others must be read as ok.
 FAILED = {
@@ -91,48 +91,47 @@ def naively(lines: list[str]) -> Naive:
     return found
 
 
-def decoded(path: Path, way: str) -> tuple[Exchange, Capture, Answer]:
-    recorded = read(path)
-    if way not in recorded:
-        pytest.skip("not recorded this way")
-    capture = recorded[way].capture()
-    return decode(capture, keep_text=True), capture, recorded[way]
+def decoded(name: str, way: str) -> Exchange:
+    return decode(RECORDED[name][way].capture(), keep_text=True)
+
+
+STREAMED = [
+    (name, way)
+    for name, way in ANSWERS
+    if name not in FAILED and not name.endswith("_nonstream") and RECORDED[name][way].complete
+]
+IN_BOTH_WAYS = [name for name, ways in RECORDED.items() if len(ways) == 2 and all(a.complete for a in ways.values())]
 
 
 def test_every_kind_of_server_is_there() -> None:
-    ways = [way for path in FILES for way in read(path)]
+    ways = [way for _, way in ANSWERS]
     assert ways.count("curl") > 80
     assert ways.count("socket") > 50
-    assert set(FAILED) | set(BLANK) <= set(NAMES)
+    assert len(STREAMED) > 80
+    assert set(FAILED) | set(BLANK) | set(BLANK_BY_SOCKET) <= set(RECORDED)
 
 
-@pytest.mark.parametrize("way", ["curl", "socket"])
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_an_answer_is_judged_for_what_it_was(path: Path, way: str) -> None:
-    exchange, _, recorded = decoded(path, way)
-    name = f"{path.parent.name}/{path.stem}"
-    if name == "vllm/chat_logprobs" and way == "curl":
-        assert not recorded.complete  # the machine stalled, and curl gave up before the first event
-        assert exchange.failure is not None
-        return
+@pytest.mark.parametrize(("name", "way"), [a for a in ANSWERS if a != ("vllm/chat_logprobs", "curl")])
+def test_an_answer_is_judged_for_what_it_was(name: str, way: str) -> None:
+    exchange = decoded(name, way)
     assert (exchange.failure.kind if exchange.failure else None) == FAILED.get(name)
-    assert exchange.http_status == recorded.status
+    assert exchange.http_status == RECORDED[name][way].status
     if exchange.failure is not None:
         assert exchange.failure.message.isprintable()
         assert 10 < len(exchange.failure.message) <= 500
 
 
-@pytest.mark.parametrize("way", ["curl", "socket"])
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_the_tokens_and_usage_of_a_stream_are_those_of_a_naive_reader(path: Path, way: str) -> None:
-    exchange, capture, recorded = decoded(path, way)
-    if exchange.outcome != "ok" or "not_streamed" in exchange.flags:
-        pytest.skip("no stream")
-    body = recorded.data_lines() if way == "curl" else dechunked_lines(recorded)
-    naive = naively(body)
-    name = f"{path.parent.name}/{path.stem}"
+def test_an_answer_that_curl_gave_up_on_before_the_first_event() -> None:
+    assert decoded("vllm/chat_logprobs", "curl").outcome == "failed"
+
+
+@pytest.mark.parametrize(("name", "way"), STREAMED)
+def test_the_tokens_and_usage_of_a_stream_are_those_of_a_naive_reader(name: str, way: str) -> None:
+    exchange, recorded = decoded(name, way), RECORDED[name][way]
+    naive = naively(recorded.data_lines() if way == "curl" else dechunked_lines(recorded))
     blank = BLANK.get(name, 0) + (BLANK_BY_SOCKET.get(name, 0) if way == "socket" else 0)
-    assert answer(capture) == exchange.text == naive.texts[min(naive.texts)]
+    assert "not_streamed" not in exchange.flags
+    assert answer(recorded.capture()) == exchange.text == naive.texts[min(naive.texts)]
     assert len(exchange.event_ns) == len(exchange.event_tokens) == naive.events + blank
     assert sum(exchange.event_tokens) == exchange.output_tokens
     assert exchange.finish_reason == naive.finish
@@ -145,7 +144,7 @@ def test_the_tokens_and_usage_of_a_stream_are_those_of_a_naive_reader(path: Path
     else:
         # No usage; or several answers, of which some servers count only one: then every event is a token here.
         assert exchange.output_tokens_source == "events" or len(naive.texts) > 1
-        if path.stem != "chat_logprobs":
+        if not name.endswith("chat_logprobs"):
             assert exchange.output_tokens == len(exchange.event_ns)
 
 
@@ -160,43 +159,36 @@ def dechunked_lines(recorded: Answer) -> list[str]:
     return [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_both_recordings_of_a_request_say_the_same(path: Path) -> None:
-    recorded = read(path)
-    if len(recorded) < 2 or not all(r.complete for r in recorded.values()):
-        pytest.skip("not recorded in both ways")
-    one, two = (decode(recorded[way].capture(), keep_text=True) for way in ("curl", "socket"))
+@pytest.mark.parametrize("name", IN_BOTH_WAYS)
+def test_both_recordings_of_a_request_say_the_same(name: str) -> None:
+    one, two = decoded(name, "curl"), decoded(name, "socket")
     assert (one.outcome, one.text, one.output_tokens_source) == (two.outcome, two.text, two.output_tokens_source)
     if one.output_tokens_source == "usage":
         assert one.output_tokens == two.output_tokens
 
 
 def test_a_document_claims_no_events() -> None:
-    seen = 0
-    for path in FILES:
-        if path.stem.endswith("_nonstream"):
-            for recorded in read(path).values():
-                exchange = decode(recorded.capture())
-                assert exchange.flags[:1] == ("not_streamed",)
-                assert (exchange.event_ns, exchange.first_answer_ns) == ((), None)
-                assert exchange.output_tokens_source == "usage"
-                seen += 1
-    assert seen >= 12
+    documents = [decoded(name, way) for name, way in ANSWERS if name.endswith("_nonstream")]
+    assert len(documents) >= 12
+    for exchange in documents:
+        assert exchange.flags[:1] == ("not_streamed",)
+        assert (exchange.event_ns, exchange.first_answer_ns) == ((), None)
+        assert exchange.output_tokens_source == "usage"
 
 
 def test_llama_cpp_tells_its_own_times_and_what_its_cache_held() -> None:
-    exchange = decode(read(FIXTURES / "llama.cpp-tiny/stop_seq.txt")["curl"].capture())
+    exchange = decoded("llama.cpp-tiny/stop_seq", "curl")
     assert exchange.server["predicted_n"] == 1
     assert exchange.server["prompt_ms"] == pytest.approx(5.013)
     assert exchange.cached_tokens == 0
-    assert decode(read(FIXTURES / "llama.cpp-tiny/chat_stream.txt")["curl"].capture()).cached_tokens == 3
+    assert decoded("llama.cpp-tiny/chat_stream", "curl").cached_tokens == 3
 
 
 def test_several_tokens_in_one_event_as_vllm_counts_them() -> None:
     """One busy server, two events: the log-probabilities tell one token in the first and three in the second."""
-    exchange = decode(read(FIXTURES / "vllm/chat_logprobs.txt")["socket"].capture())
+    exchange = decoded("vllm/chat_logprobs", "socket")
     assert exchange.event_tokens == (1, 3)
-    by_usage = decode(read(FIXTURES / "vllm/completions_stream_contusage.txt")["curl"].capture())
+    by_usage = decoded("vllm/completions_stream_contusage", "curl")
     assert sum(by_usage.event_tokens) == 12
     assert max(by_usage.event_tokens) > 1
 
@@ -219,20 +211,19 @@ def test_an_overloaded_vllm_answers_200_and_an_error_inside() -> None:
     assert kinds == ["server_error", "server_error", "http"]
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if "stream" in p.stem], ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_cutting_the_bytes_elsewhere_changes_nothing_but_stamps(path: Path) -> None:
-    for recorded in read(path).values():
-        capture = recorded.capture()
-        whole = decode(capture, keep_text=True)
-        raw = b"".join(data for _, data, _ in capture.body)
-        for size in (1, 7, 1024):
-            cuts = range(0, len(raw) + size, size)
-            capture.body = [(0, raw[a:b], 0) for a, b in pairwise(cuts)]
-            again = decode(capture, keep_text=True)
-            assert (again.text, again.failure, again.output_tokens, again.end_seen) == (
-                whole.text,
-                whole.failure,
-                whole.output_tokens,
-                whole.end_seen,
-            )
-            assert again.event_tokens == whole.event_tokens
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name, way in ANSWERS if "stream" in name])
+def test_cutting_the_bytes_elsewhere_changes_nothing_but_stamps(name: str, way: str) -> None:
+    capture = RECORDED[name][way].capture()
+    whole = decode(capture, keep_text=True)
+    raw = b"".join(data for _, data, _ in capture.body)
+    for size in (1, 7, 1024):
+        cuts = range(0, len(raw) + size, size)
+        capture.body = [(0, raw[a:b], 0) for a, b in pairwise(cuts)]
+        again = decode(capture, keep_text=True)
+        assert (again.text, again.failure, again.output_tokens, again.end_seen) == (
+            whole.text,
+            whole.failure,
+            whole.output_tokens,
+            whole.end_seen,
+        )
+        assert again.event_tokens == whole.event_tokens
