@@ -11,7 +11,7 @@ the same plan), and two lengths are tied together by tying their uniforms (see `
     zipf:1.2,1..4000            P(n) proportional to n^-1.2 for n in 1..4000
     ...,100..8000               behind normal and lognormal: clipped to that range
 
-Every length is at least 1.
+Every length is at least 1 (a wait, which is spelled the same, may be 0).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Length:
 
 def fixed(tokens: int) -> Length:
     """Always `tokens`."""
-    return Length(str(tokens), "fixed", float(tokens))
+    return Length(str(tokens), "fixed", float(tokens), low=min(1, tokens))
 
 
 def table(text: str, values: tuple[int, ...], joint: str = "") -> Length:
@@ -76,11 +76,11 @@ def table(text: str, values: tuple[int, ...], joint: str = "") -> Length:
     return Length(text, "table", values=values, joint=joint)
 
 
-def parse_length(text: str | int) -> Length:
+def parse_length(text: str | int, least: int = 1) -> Length:
     """Read a length as typed (the module's docstring lists the forms; `file:` is read by `store.specfile`).
 
     Raises:
-        UsageError: not a length, an empty range, a value below 1.
+        UsageError: not a length, an empty range, a value below `least`.
     """
     if isinstance(text, int):
         text = str(text)
@@ -97,8 +97,8 @@ def parse_length(text: str | int) -> Length:
             do="write 2000, uniform:100..500, normal:2000±200, lognormal:2000±800, zipf:1.2,1..4000 or file:PAIRS.csv",
         )
     top = length.a if length.law == "fixed" else length.high
-    if length.low < 1 or (length.law == "fixed" and length.a < 1):
-        raise UsageError(f"length {text!r} goes below 1 token", do="give 1 or more")
+    if length.low < least:
+        raise UsageError(f"length {text!r} goes below {least}", do=f"give {least} or more")
     if length.low > length.high:
         raise UsageError(f"length {text!r} has an empty range", do="give the smaller number first")
     if top > MAX_TOKENS:

@@ -24,6 +24,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.model import Message
+from loadgen.plan.lengths import MAX_TOKENS
 from loadgen.plan.workload import Text
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -59,16 +60,18 @@ def _load(path: str, recorded: bool) -> tuple[Text, ...]:
     except (OSError, UnicodeDecodeError) as bad:
         raise UsageError(f"cannot be read: {bad}", where=path) from bad
     texts: list[Text] = []
-    mistakes: list[str] = []
+    mistakes: list[tuple[str, str]] = []  # (place, what is wrong)
     for place, item in _items(path, content, mistakes):
         try:
             text = _text(item, recorded)
         except ValueError as bad:
-            mistakes.append(f"{place}: {bad}")
+            mistakes.append((place, str(bad)))
         else:
             texts += [] if text is None else [text]
+    if len(mistakes) == 1:
+        raise UsageError(mistakes[0][1], where=mistakes[0][0])
     if mistakes:
-        shown = "".join(f"\n  {mistake}" for mistake in mistakes[:_SHOWN])
+        shown = "".join(f"\n  {place}: {what}" for place, what in mistakes[:_SHOWN])
         more = f"\n  and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
         raise UsageError(f"{len(mistakes)} mistakes{shown}{more}", where=path)
     if not texts:
@@ -76,13 +79,13 @@ def _load(path: str, recorded: bool) -> tuple[Text, ...]:
     return tuple(texts)
 
 
-def _items(path: str, content: str, mistakes: list[str]) -> Iterator[tuple[str, Any]]:
+def _items(path: str, content: str, mistakes: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """What the file holds, with the place of each: lines, or the members of one JSON list."""
     plain = Path(path).suffix == ".txt"
     if not plain and content.lstrip().startswith("["):
         try:
             members = json.loads(content)
-        except ValueError as bad:
+        except (ValueError, RecursionError) as bad:
             raise UsageError(f"not JSON: {bad}", where=f"{path}:{getattr(bad, 'lineno', 1)}") from bad
         yield from ((f"{path}: item {number}", member) for number, member in enumerate(members, 1))
         return
@@ -95,8 +98,8 @@ def _items(path: str, content: str, mistakes: list[str]) -> Iterator[tuple[str, 
             continue
         try:
             yield place, json.loads(line)
-        except ValueError as bad:
-            mistakes.append(f"{place}: not JSON: {bad}")
+        except (ValueError, RecursionError) as bad:
+            mistakes.append((place, f"not JSON: {bad}"))
 
 
 def _text(item: Any, recorded: bool) -> Text | None:
@@ -117,7 +120,7 @@ def _text(item: Any, recorded: bool) -> Text | None:
     prompt = body.get("prompt")
     if not isinstance(prompt, str) or not prompt:
         raise ValueError("has no prompt, messages or conversations" if prompt is None else "prompt must be a text")
-    return Text(((Message("user", prompt),),), tokens)
+    return Text(((Message("user", _sendable(prompt)),),), tokens)
 
 
 def _output_tokens(body: dict[str, Any]) -> int | None:
@@ -125,8 +128,8 @@ def _output_tokens(body: dict[str, Any]) -> int | None:
         value = body.get(key)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{key} must be a whole number of 1 or more")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_TOKENS:
+            raise ValueError(f"{key} must be a whole number of 1 to {MAX_TOKENS:,}")
         return value
     return None
 
@@ -138,16 +141,35 @@ def _listed(value: Any, what: str) -> list[Any]:
 
 
 def _message(value: Any, number: int) -> Message:
-    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+    content = value.get("content") if isinstance(value, dict) else None
+    if isinstance(content, list) and content and all(_is_text_part(part) for part in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
         raise ValueError(f"message {number} has no content that is a text")
     if value.get("role") not in _ROLES:
         raise ValueError(f"message {number} has the role {value.get('role')!r}; known: {', '.join(_ROLES)}")
-    return Message(value["role"], value["content"])
+    return Message(value["role"], _sendable(content))
+
+
+def _is_text_part(part: Any) -> bool:
+    """A part of a content that is a list: `{"type": "text", "text": "..."}`. Pictures and sounds are not sent."""
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _sendable(text: str) -> str:
+    """The text, unless JSON's escapes made one that UTF-8 cannot carry. Raises ValueError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as bad:
+        raise ValueError("holds half of a surrogate pair, which UTF-8 cannot carry") from bad
+    return text
 
 
 def _conversation(value: Any, recorded: bool) -> Text | None:
     """ShareGPT: turns need not alternate, may start with the answer, may be empty; system messages go first."""
     said: list[Message] = []
+    if value == []:  # the real file has such ones
+        return None
     for number, part in enumerate(_listed(value, "conversations"), 1):
         if not isinstance(part, dict) or not isinstance(part.get("value"), str):
             raise ValueError(f"turn {number} has no value that is a text")
@@ -155,7 +177,7 @@ def _conversation(value: Any, recorded: bool) -> Text | None:
         if role is None:
             raise ValueError(f"turn {number} is from {part.get('from')!r}; known: {', '.join(_SHAREGPT)}")
         if part["value"].strip() and (said or role != "assistant"):
-            said.append(Message(role, part["value"]))
+            said.append(Message(role, _sendable(part["value"])))
     last = max((i for i, m in enumerate(said) if m.role == "user"), default=None)
     if last is None:
         return None

@@ -6,7 +6,7 @@ Knows: the keys of a workload file, `file:` lengths. Must not know: how texts ar
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,19 +55,24 @@ def _pairs(path: Path) -> list[tuple[int, int]]:
     return rows
 
 
-def _length_text(value: Any) -> Any:
+def _spelled(least: int) -> Callable[[Any], Any]:
     """Check a length's spelling while the file is checked, so that all mistakes come at once."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError("must be a length, such as 2000 or uniform:100..500")
-    if isinstance(value, int) or not value.startswith("file:"):
-        try:
-            parse_length(value)
-        except UsageError as bad:
-            raise ValueError(str(bad)) from bad
-    return value
+
+    def check(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise ValueError("must be a length, such as 2000 or uniform:100..500")
+        if isinstance(value, int) or not value.startswith("file:"):
+            try:
+                parse_length(value, least)
+            except UsageError as bad:
+                raise ValueError(str(bad)) from bad
+        return value
+
+    return check
 
 
-LengthText = Annotated[int | str, BeforeValidator(_length_text)]
+LengthText = Annotated[int | str, BeforeValidator(_spelled(1))]
+WaitText = Annotated[int | str, BeforeValidator(_spelled(0))]
 
 
 def _kind(value: Any) -> Any:
@@ -89,10 +94,10 @@ class TurnsModel(_Model):
 
     count: LengthText = Field(2, description="turns in a conversation, a length")
     prompt_tokens: LengthText = Field(100, description="tokens that each turn after the first adds")
-    think_ms: LengthText = Field(1000, description="milliseconds of waiting before each turn after the first")
+    think_ms: WaitText = Field(1000, description="milliseconds of waiting before each turn after the first")
 
     def build(self) -> Turns:
-        return Turns(parse_length(self.count), parse_length(self.prompt_tokens), parse_length(self.think_ms))
+        return Turns(parse_length(self.count), parse_length(self.prompt_tokens), parse_length(self.think_ms, 0))
 
 
 class DataModel(_Model):
@@ -128,6 +133,8 @@ class WorkloadModel(_Model):
             raise ValueError(
                 "data excludes kind, prompt_tokens and shared_prefix_tokens - its texts are sent as they are"
             )
+        if self.prefix_groups > 1 and not self.shared_prefix_tokens:
+            raise ValueError("prefix_groups without shared_prefix_tokens - give the tokens that a group shares")
         return self
 
     def build(self, base: Path) -> Workload:

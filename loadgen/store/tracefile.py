@@ -290,7 +290,7 @@ def _jsonl(lines: Iterator[str], path: str, block_tokens: int) -> Iterator[_Reco
             blocks = row.get("hash_ids") or ()
             if not all(isinstance(block, int) and block >= 0 for block in blocks):
                 raise ValueError("hash_ids must be whole numbers of 0 or more")
-        except (ValueError, TypeError) as bad:
+        except (ValueError, TypeError, RecursionError) as bad:
             raise UsageError(f"cannot be read: {bad}", where=place) from bad
         if blocks and len(blocks) != -(-int(prompt) // block_tokens):
             raise UsageError(

@@ -57,6 +57,7 @@ def test_sharegpt_that_does_not_alternate_starts_with_the_answer_or_is_empty(tmp
         _talk(("system", "be brief"), ("human", "q"), ("gpt", ""), ("gpt", "Q"), ("gpt", "QQ"), ("human", "r")),
         _talk(("gpt", "only me")),
         _talk(("human", "  ")),
+        _talk(),
     ]
     first, second = _load(tmp_path, talks, "s.json")
     assert first.turns == (_user("a"), _user("b", "c"))
@@ -93,6 +94,26 @@ def test_every_mistake_is_told_with_its_line(tmp_path: Path) -> None:
         assert f"d.jsonl:{number}:" in told
     assert "and 2 more" in told
     assert "robot" in told
+
+
+def test_a_single_mistake_is_one_line_with_its_place(tmp_path: Path) -> None:
+    for line, word in (
+        ('{"prompt": "\\ud800"}', "surrogate"),
+        ('{"prompt": "x", "max_tokens": 10000000000000}', "max_tokens"),
+        ('{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}', "content"),
+        ("[" * 100_000, "not JSON"),
+    ):
+        with pytest.raises(UsageError) as bad:
+            _load(tmp_path, '{"prompt": "fine"}\n' + line)
+        assert bad.value.where.endswith("d.jsonl:2")
+        assert word in bad.value.what
+
+
+def test_a_content_of_parts_is_their_text(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+    assert _load(tmp_path, json.dumps({"messages": [{"role": "user", "content": parts}]})) == (
+        Text((_user("one two"),)),
+    )
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,16 @@ def test_what_is_no_workload_file(tmp_path: Path, text: str, place: str) -> None
     assert place in bad.value.where
 
 
+def test_a_wait_may_be_nothing_and_groups_need_a_prefix(tmp_path: Path) -> None:
+    text = "name: w\nkind: story\nprompt_tokens: 9\noutput_tokens: 9\n"
+    agent = load_workload(_write(tmp_path, text + "turns: {count: 3, think_ms: 0}\n"))
+    assert {r.think_ns for r in planned(stage(agent), 9)} == {0}
+    with pytest.raises(UsageError, match="goes below 1"):
+        load_workload(_write(tmp_path, text + "turns: {count: 0}\n"))
+    with pytest.raises(UsageError, match="shared_prefix_tokens"):
+        load_workload(_write(tmp_path, text + "prefix_groups: 3\n"))
+
+
 def test_unknown_names_are_answered_with_known_ones(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did you mean story"):
         load_workload("storry")
