@@ -9,7 +9,7 @@
   // "@ink" becomes the theme's ink, wherever it stands.
   const resolved = (value) => {
     if (typeof value === "string") return (value[0] === "@" && token(value.slice(1))) || value;
-    if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map(resolved);
+    if (Array.isArray(value)) return value.some((one) => typeof one === "string" || (one && typeof one === "object")) ? value.map(resolved) : value;
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, resolved(one)]));
   };
@@ -17,9 +17,10 @@
   const themed = (layout) => {
     const out = resolved(layout);
     out.paper_bgcolor = out.plot_bgcolor = "rgba(0,0,0,0)";
-    out.font = { family: style.fontFamily, size: 12, color: token("ink") };
+    out.font = { family: getComputedStyle(document.body).fontFamily, size: 12, color: token("ink") };
     out.hoverlabel = { bgcolor: token("panel"), bordercolor: token("rule"), font: { color: token("ink") }, namelength: -1 };
     out.modebar = { color: token("muted"), activecolor: token("ink"), bgcolor: "rgba(0,0,0,0)" };
+    if (document.documentElement.classList.contains("paper")) out.width = 680;
     // A finger that drags over a chart wants to scroll the page.
     out.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
     for (const name of Object.keys(out).filter((key) => /^[xy]axis/.test(key))) {
@@ -55,9 +56,15 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const plot of drawn) draw(plot);
   });
-  // On paper everything is open and drawn.
+  // On paper everything is open, drawn, in light colours, and as wide as the sheet.
+  const paper = document.documentElement.classList;
   addEventListener("beforeprint", () => {
+    paper.add("paper");
     for (const one of document.querySelectorAll("details")) one.open = true;
     for (const plot of plots) draw(plot);
+  });
+  addEventListener("afterprint", () => {
+    paper.remove("paper");
+    for (const plot of drawn) draw(plot);
   });
 })();

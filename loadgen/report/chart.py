@@ -11,11 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.report.numbers import brief
+
 Trace = dict[str, Any]
 Numbers = Sequence[float | None]
 
-SECONDS: dict[str, Any] = {"tickformat": "~s", "ticksuffix": "s"}
-PLAIN: dict[str, Any] = {"tickformat": "~s"}
+SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [0, 1.02], "tickvals": [0, 0.25, 0.5, 0.75, 0.9, 0.99]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +30,49 @@ class Chart:
     height: int = 380
 
 
-def axis(title: str, *, log: bool = False, **more: Any) -> dict[str, Any]:
-    """An axis with its title and unit. On a log axis only 1, 2 and 5 are written."""
-    base: dict[str, Any] = {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False}
-    if log:
-        base |= {"type": "log", "dtick": "D2", "minor": {"showgrid": False}}
-    return base | more
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis with its title and unit."""
+    return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
+
+
+def log_axis(
+    title: str, values: Iterable[float | None], unit: str, *, room: float = 0.5, **more: Any
+) -> dict[str, Any]:
+    """A log axis over the values, at least `room` decades wide, with ticks at round numbers in their unit.
+
+    Plotly's own ticks write units on some of them only, and none at all where an axis is short.
+    """
+    low, high = decades(values, room)
+    at = ticks(10.0**low, 10.0**high)
+    text = [brief(tick, unit) for tick in at]
+    return axis(title, type="log", range=[low, high], tickvals=at, ticktext=text, **more)
+
+
+def load_axis(title: str, loads: Iterable[float]) -> dict[str, Any]:
+    """A log axis of loads, with ticks at the loads themselves; of many, at some."""
+    every = sorted(set(loads))
+    at = every[:: -(-len(every) // 8)]
+    text = [brief(load, "") for load in at]
+    return axis(title, type="log", range=list(decades(every, 0.5)), tickvals=at, ticktext=text)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers from `low` to `high` for a log axis: 1-2-5 over a decade or two, powers of ten over more, equal
+    steps over less."""
+    span = math.log10(high / low)
+    if span < 0.9:
+        step = _round_step((high - low) / 4)
+        return [round(k * step, 15) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    digits = (1.0, 2.0, 5.0) if span < 2.4 else (1.0,)
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    found = [float(f"{digit}e{power}") for power in powers for digit in digits]
+    return [tick for tick in found if low <= tick <= high]
+
+
+def _round_step(about: float) -> float:
+    """The 1, 2 or 5 with a power of ten next below."""
+    power = 10.0 ** math.floor(math.log10(about))
+    return next(digit for digit in (5.0, 2.0, 1.0) if digit * power <= about * 1.0001) * power
 
 
 def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -48,14 +86,14 @@ def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
     } | more
 
 
-def decades(values: Iterable[float | None], least: float = 1.0) -> list[float]:
+def decades(values: Iterable[float | None], least: float) -> tuple[float, float]:
     """Range of a log axis (powers of ten) with room around the values, `least` decades wide at least."""
     logs = [math.log10(value) for value in values if value is not None and value > 0.0]
     if not logs:
-        return [0.0, 1.0]
+        return 0.0, 1.0
     low, high = min(logs), max(logs)
     room = max(0.08 * (high - low), (least - (high - low)) / 2, 0.06)
-    return [low - room, high + room]
+    return low - room, high + room
 
 
 def errors(line: dict[str, Numbers]) -> dict[str, Any]:

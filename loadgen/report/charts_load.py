@@ -10,11 +10,11 @@ import math
 from typing import Any
 
 from loadgen.report import palette
-from loadgen.report.chart import PLAIN, SECONDS, Chart, Trace, axis, decades, errors, layout, line_at, note, plain
+from loadgen.report.chart import Chart, Trace, axis, errors, layout, line_at, load_axis, log_axis, note, plain
 
 _KINDS = {"concurrency": "users", "rate": "requests/s offered", "trace": "requests/s of the trace"}
 _PARTS = (
-    ("Before it is sent", palette.BEFORE),
+    ("before it is sent", palette.BEFORE),
     ("TTFT at the lowest load", palette.PREFILL),
     ("waiting that load adds", palette.WAITING),
     ("decode at the lowest load", palette.DECODE),
@@ -86,8 +86,8 @@ def throughput(series: dict[str, Any]) -> Chart | None:
         + ("Right of the dashed line the SLO on a user's rate holds." if limits else ""),
         data,
         layout(
-            axis("output_tokens_per_s_per_user, p50 (tokens/s)", log=True, range=decades(xs, 0.5), **PLAIN),
-            axis("output_tokens_per_s, whole server (tokens/s)", log=True, range=decades(ys, 0.5), **PLAIN),
+            log_axis("output_tokens_per_s_per_user, p50 (tokens/s)", [*xs, *(limit["at"] for limit in limits)], ""),
+            log_axis("output_tokens_per_s, whole server (tokens/s)", ys, ""),
             shapes=shapes,
             annotations=notes,
         ),
@@ -132,8 +132,8 @@ def ttft_over_load(series: dict[str, Any]) -> Chart | None:
         + (" The dashed line is the SLO." if limits else ""),
         data,
         layout(
-            axis(f"load ({' or '.join(kinds)})", log=True, range=decades(every, 0.5), **PLAIN),
-            axis("TTFT (s)", log=True, range=decades(ys), **SECONDS),
+            load_axis(f"load ({' or '.join(kinds)})", every),
+            log_axis("TTFT (s)", ys, "s", room=1.0),
             shapes=[line_at("y", limit["at"]) for limit in limits],
         ),
         420,
@@ -173,7 +173,7 @@ def goodput(series: dict[str, Any]) -> Chart | None:
         "lost.",
         data,
         layout(
-            axis(f"load ({kinds})", log=True, **PLAIN),
+            load_axis(f"load ({kinds})", [load for _, _, _, loads in _lines(series) for load in loads["load"]]),
             axis("requests/s", rangemode="tozero"),
         ),
     )
@@ -207,7 +207,7 @@ def phases(series: dict[str, Any]) -> Chart | None:
             }
         )
     return Chart(
-        "Where the time goes",
+        "Shares of a mean request",
         "A mean request from its schedule (closed loop: its send) to its last token. Blue is the way to the first "
         "token, orange is decode; the pale parts are what load adds, measured against the lowest load.",
         data,
@@ -247,14 +247,14 @@ def roofline(series: dict[str, Any]) -> Chart | None:
         note("compute-bound", (math.log10(high) + math.log10(ridge)) / 2, 0.01, yref="y domain", yanchor="bottom"),
     ]
     return Chart(
-        f"Roofline: {of['gpu']}",
+        f"{of['gpu']}, log-log",
         "The distance of a point to the roof above it is what is left to gain. Left of the ridge the roof is memory "
-        "bandwidth, right of it arithmetic. The prefill points include waiting, so they are lower bounds. Numbers at "
-        "the points are the load.",
+        "bandwidth, right of it arithmetic. A prefill point includes waiting, so it is a lower bound. Larger marks are "
+        "higher loads.",
         data,
         layout(
-            axis("arithmetic intensity (FLOP/byte)", log=True, range=[math.log10(low), math.log10(high)], **PLAIN),
-            axis("achieved (FLOP/s)", log=True, range=decades(ys), dtick=1, **PLAIN),
+            log_axis("arithmetic intensity (FLOP/byte)", [low, high], ""),
+            log_axis("achieved (FLOP/s)", ys, "FLOP/s", room=1.0),
             shapes=[line_at("x", ridge) | {"line": {"color": "@rule", "width": 1, "dash": "dot"}}],
             annotations=sides,
         ),
@@ -283,15 +283,17 @@ def _roof(roof: dict[str, Any], bandwidth: float, low: float, high: float, *, fi
 def _points(workload: str, phase: str, some: list[dict[str, Any]], color: str) -> Trace:
     return {
         "type": "scatter",
-        "mode": "markers+text",
+        "mode": "markers",
         "name": f"{plain(workload)} {phase}",
         "x": [point["intensity"] for point in some],
         "y": [point["achieved"] for point in some],
-        "text": [point["load"].split(" ")[0].rstrip(",") for point in some],
-        "textposition": "bottom right",
-        "textfont": {"size": 10, "color": "@muted"},
         "customdata": [[point["load"], point["share"], point["bound"]] for point in some],
-        "marker": {"color": color, "size": 10, "symbol": _SYMBOLS[phase], "line": {"color": "@panel", "width": 1}},
+        "marker": {
+            "color": color,
+            "size": [8 + 6 * k / max(len(some) - 1, 1) for k in range(len(some))],
+            "symbol": _SYMBOLS[phase],
+            "line": {"color": "@panel", "width": 1},
+        },
         "hovertemplate": "%{customdata[0]}<br>%{x:.3~g} FLOP/byte, %{y:.3~s}FLOP/s<br>"
         "%{customdata[1]:.0%} of the roof, %{customdata[2]}-bound",
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.report import palette
-from loadgen.report.chart import PLAIN, SECONDS, Chart, Trace, axis, layout, note, plain
+from loadgen.report.chart import SHARES, Chart, Trace, axis, layout, log_axis, note, plain
 from loadgen.report.series import DISTRIBUTIONS
 
 _ROOM = 0.09  # of the width of the timeline, for the name of a stage
@@ -45,8 +45,8 @@ def _distribution(workload: str, metric: str, curves: list[dict[str, Any]]) -> C
         "",
         data,
         layout(
-            axis(f"{DISTRIBUTIONS[metric]} (s)", log=True, **SECONDS),
-            axis("share at or below", tickformat=".0%", range=[0, 1.02]),
+            log_axis(f"{DISTRIBUTIONS[metric]} (s)", [x for curve in curves for x in curve["x"]], "s", room=0.1),
+            axis("share at or below", **SHARES),
         ),
         320,
     )
@@ -67,8 +67,8 @@ def timeline(series: dict[str, Any]) -> Chart | None:
     data.append(_dots(stages))
     panels = [
         ("yaxis", axis("in flight", rangemode="tozero")),
-        ("yaxis2", axis("output tokens/s", rangemode="tozero", **PLAIN)),
-        ("yaxis3", axis("TTFT (s)", log=True, **SECONDS)),
+        ("yaxis2", axis("output tokens/s", rangemode="tozero", tickformat=",.4~g")),
+        ("yaxis3", log_axis("TTFT (s)", [x for stage in stages for x in stage["ttft"]], "s", room=0.3)),
         ("yaxis4", axis("failed", rangemode="tozero")),
     ][: 4 if failed else 3]
     lines = [
@@ -177,8 +177,8 @@ def heat(series: dict[str, Any]) -> Chart | None:
             "zmax": top,
             "colorscale": [[0, "@heat-0"], [0.35, "@heat-1"], [1, "@heat-2"]],
             "showscale": i == 0,
-            "colorbar": {"title": {"text": "share of the gaps of that moment", "side": "right"}, "tickformat": ".0%",
-                         "thickness": 12},
+            "colorbar": {"title": {"text": "share of the gaps of that moment", "side": "top"}, "tickformat": ".0%",
+                         "orientation": "h", "thickness": 10, "len": 0.6, "x": 0.5, "y": 1.02, "yanchor": "bottom"},
             "hovertemplate": f"{plain(stage['name'])}, %{{x:.4~g}} s<br>%{{z:.1%}} of the gaps near %{{y:.3~s}}s"
             "<extra></extra>",
         }
@@ -191,7 +191,7 @@ def heat(series: dict[str, Any]) -> Chart | None:
         data,
         layout(
             axis("time from the start of the run (s)", showgrid=False),
-            axis("gap (s)", log=True, showgrid=False, **SECONDS),
+            log_axis("gap (s)", [x for stage in stages for x in stage["heat"]["gaps"]], "s", room=0.1, showgrid=False),
         ),
     )
 
@@ -215,13 +215,16 @@ def arrivals(series: dict[str, Any]) -> Chart | None:
             )
     if not data:
         return None
+    # A log axis down to the shortest of thousands of gaps would show little else.
+    gaps = [x for stage in series["arrivals"] for key in ("scheduled", "sent")
+            for x, share in zip(*stage[key], strict=True) if share > 0.005]  # fmt: skip
     return Chart(
         "Arrivals: scheduled and sent",
         "The two curves of a stage lie on each other when the client kept the schedule.",
         data,
         layout(
-            axis("time between requests (s)", log=True, **SECONDS),
-            axis("share at or below", tickformat=".0%", range=[0, 1.02]),
+            log_axis("time between requests (s)", gaps, "s"),
+            axis("share at or below", **SHARES),
         ),
     )
 

@@ -55,8 +55,14 @@ def quantity(value: float | None, unit: str, digits: int = 3) -> str:
     """A number with its unit, for a sentence: 43.1 ms, 62 %, 4,848 tokens/s."""
     if value is None or not math.isfinite(value):
         return NONE
-    factor, name = scale_for(unit, [value])
+    factor, name = scale_for(unit, [value if value else 1.0])
     return f"{significant(value * factor, digits)} {name}"
+
+
+def brief(value: float, unit: str) -> str:
+    """A round number with its unit, for a tick of an axis: 5 ms, 100 TFLOP/s, 2,000."""
+    factor, name = scale_for(unit, [value])
+    return f"{float(f'{value * factor:.4g}'):,.10g} {name}".rstrip()
 
 
 def percent(share: float | None) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jinja2
+import markupsafe
 
 from loadgen.analysis.summary import Summary, summarise, to_json
 from loadgen.errors import StorageError
@@ -92,6 +93,11 @@ def _csv(summary: Summary) -> str:
 FORMATS: dict[str, Callable[[Summary], str]] = {"html": _html, "md": _markdown, "json": _json, "csv": _csv}
 
 
+def _breakable(text: str) -> markupsafe.Markup:
+    """A long name that may be broken after each underscore, still found and copied as it is."""
+    return markupsafe.Markup("_<wbr>").join(text.split("_"))
+
+
 def _environment() -> jinja2.Environment:
     """Templates from the folder that users may edit. Whatever a page prints is escaped; a comment escapes by `md`."""
     environment = jinja2.Environment(
@@ -101,5 +107,6 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["breakable"] = _breakable
     environment.filters["md"] = lambda text: str(text).translate(_MARKDOWN)
     return environment

@@ -23,7 +23,8 @@ from loadgen.report.stages import Placed, WorkloadGroup
 CURVE_POINTS = 140  # of one distribution
 LOADS = 8  # drawn in one chart of distributions
 DOTS = 3000  # of one scatter, over all stages
-_PER_OCTAVE = 8  # bins of the heat map
+_PER_OCTAVE = (32, 16, 8, 4)  # bins of the heat map for each factor of two: as fine as MAX_ROWS allows
+_MAX_ROWS = 48
 # chart of a distribution -> metrics it is made of
 DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "Gap between token events", "e2e": "End to end"}
 
@@ -123,10 +124,13 @@ def _dots(m: Measured, most: int) -> tuple[list[float | None], list[float | None
 
 def _heat(m: Measured) -> dict[str, Any] | None:
     """Gaps between token events by time and size: of each time block the share in each bin."""
-    counts, edges = m.events.gap_blocks.coarse(_PER_OCTAVE)
-    used = np.flatnonzero(counts.any(axis=0))
-    if len(used) == 0:
-        return None
+    for fineness in _PER_OCTAVE:
+        counts, edges = m.events.gap_blocks.coarse(fineness)
+        used = np.flatnonzero(counts.any(axis=0))
+        if len(used) == 0:
+            return None
+        if used[-1] - used[0] < _MAX_ROWS:
+            break
     counts, edges = counts[:, used[0] : used[-1] + 1], edges[used[0] : used[-1] + 2]
     c = m.columns.where(m.columns.streamed_ok)
     times = np.linspace(float(c.sent_ns.min()), float(c.last_ns.max()), MAX_BLOCKS + 1) / 1e9

@@ -9,6 +9,7 @@ A cell is {"text", "note", "weak"}: the number, its 95 % interval, and whether t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,8 @@ BRIEF: tuple[tuple[str, str], ...] = (
     ("output_tokens_per_s", "rate"),
     ("output_tokens_per_s_per_user", "p50"),
 )
-MAX_SAMPLES = 24
+MAX_SAMPLES = 24  # messages of failures
+MAX_NAMES = 8  # of stages in one cell
 VERDICTS = {
     "valid": "Nothing was found that would falsify the figures.",
     "questionable": "Read the findings before the figures.",
@@ -74,6 +76,22 @@ def cell(value: Value | None, factor: float = 1.0, digits: int = 4) -> Cell:
 def findings(of: tuple[Finding, ...]) -> list[dict[str, str]]:
     """The findings as they are told."""
     return [{"severity": f.severity, "code": f.code, "message": f.message, "advice": f.advice} for f in of]
+
+
+def objectives(summary: Summary) -> list[dict[str, str]]:
+    """One row for each objective: the stages on which it fails, cannot be decided, passes."""
+    rows: dict[str, dict[str, list[str]]] = {}
+    for result in summary.slo:
+        rows.setdefault(result.expr, {}).setdefault(result.outcome, []).append(result.stage)
+    return [
+        {"expr": expr} | {outcome: _named(stages.get(outcome, ())) for outcome in ("fail", "undecidable", "pass")}
+        for expr, stages in rows.items()
+    ]
+
+
+def _named(stages: Sequence[str]) -> str:
+    more = f" and {len(stages) - MAX_NAMES} more" if len(stages) > MAX_NAMES else ""
+    return ", ".join(stages[:MAX_NAMES]) + more
 
 
 def slo(summary: Summary) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ def view(summary: Summary) -> dict[str, Any]:
             "sentence": tables.VERDICTS[summary.verdict],
             "findings": tables.findings(summary.findings),
         },
+        "objectives": tables.objectives(summary),
         "slo": tables.slo(summary),
         "headline": provenance.headline(info, hardware),
         "diagnosis": overall(diagnoses),
