@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.options import load_options
+from loadgen.cli.run import command as run_command
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ _MOST = 200_000  # units that figures are taken over
 _SHOWN_CHARS = 60
 
 
-@click.command("plan")
+# Whoever writes `plan` for `run` in a command line sees its plan: every flag of `run` is taken.
+@click.command("plan", params=[p for p in run_command.params if p.name not in ("url", "dump_spec")])
 @click.argument("url", required=False)
-@load_options
 @click.option(
     "--show", type=click.IntRange(0), default=3, show_default=True, help="Requests of each stage to print, with text."
 )
@@ -39,12 +39,14 @@ def command(ctx: click.Context, /, url: str | None, show: int, form: str, **give
 
     Prompts are sized by estimate here: a run corrects them by the server's own counts.
     """
+    from loadgen.analysis.slo import parse
     from loadgen.cli import spec
     from loadgen.cli.stages import stages_from
 
     if url is not None and not spec.is_spec(url) and "://" not in url:
         raise UsageError(f"{url!r} is neither a URL nor a SPEC.yaml")
     _, given = spec.with_spec(ctx, url or "", given)
+    parse(given["slo"])
     stages = [stage_facts(one, given["seed"], show) for one in stages_from(given)]
     if form == "json":
         click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))
@@ -83,8 +85,10 @@ def stage_facts(spec: StageSpec, seed: int, show: int) -> dict[str, Any]:
         facts["trace"] = _trace_facts(spec)
     facts |= _drawn_facts(spec, seed)
     first_id = spec.stage << 32  # as in a run, where no two stages share a tag
-    plan = itertools.islice(plan_stage(spec, seed=seed, nonce="plan", first_id=first_id), show)
-    return facts | {"first": [_request_facts(request) for request in plan]}
+    plan = plan_stage(spec, seed=seed, nonce="plan", first_id=first_id)
+    if (end := spec.duration_ns) is not None:
+        plan = itertools.takewhile(lambda request: request.offset_ns is None or request.offset_ns < end, plan)
+    return facts | {"first": [_request_facts(request) for request in itertools.islice(plan, show)]}
 
 
 def _length_words(spec: StageSpec, prompts_of: Workload | None, length: Length) -> str:
@@ -210,6 +214,8 @@ def _lines(stage: dict[str, Any]) -> Iterator[str]:
             f"  arrivals drawn: {stage['rate']:.4g} requests/s, variation of the gaps {stage['gap_cv']:.3g}, "
             f"the last due after {stage['last_due_s']:.1f} s"
         )
+    if stage["units"] == 0:
+        yield "  no request is due within this time"
     if stage["units_capped"]:
         yield f"  figures are those of the first {_MOST:,} requests"
     for one in stage["first"]:

@@ -40,6 +40,8 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
 
     _consistent(given)
     span = None if given["duration"] is None else duration_ns(given["duration"])
+    if span == 0:
+        raise UsageError("must be longer than 0", where=f"--duration {given['duration']}")
     mixes = _mixes(given, _workloads(given))
     specs: list[StageSpec] = []
     if given["trace"] is not None:

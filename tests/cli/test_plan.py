@@ -68,3 +68,17 @@ def test_an_argument_that_is_neither_a_url_nor_a_spec() -> None:
     with pytest.raises(UsageError, match="neither"):
         _plan("chat")
     assert _plan("http://127.0.0.1:9/v1", "--requests", "1", "--concurrency", "1")
+
+
+def test_every_flag_of_run_is_taken_and_gates_are_checked() -> None:
+    (stage,) = _plan("http://127.0.0.1:9", "--model", "m", "--gpu", "h100-sxm", "--rate", "1", "--requests", "2")
+    assert stage["units"] == 2
+    with pytest.raises(UsageError, match="did you mean"):
+        _plan("--slo", "p99(tft) < 1s")
+
+
+def test_nothing_beyond_the_window_is_shown() -> None:
+    (empty,) = _plan("--rate", "0.001", "--duration", "1s")
+    assert (empty["units"], empty["first"]) == (0, [])
+    (some,) = _plan("--rate", "2", "--arrivals", "constant", "--duration", "1s", "--show", "9")
+    assert [r["due_s"] for r in some["first"]] == [0.0, 0.5]

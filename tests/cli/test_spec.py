@@ -160,6 +160,7 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
         (["--trace", "x.csv", "-w", "chat,story"], "one workload"),
         (["--concurrency", "1.5"], "fraction"),
         (["--duration", "5"], "not a duration"),
+        (["--duration", "0s"], "longer than 0"),
     ],
 )
 def test_flags_that_do_not_go_together(flags: list[str], word: str) -> None:
