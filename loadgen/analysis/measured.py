@@ -6,10 +6,13 @@ Why: every metric, gate, finding and convention of a stage reads the same column
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.analysis import gaps, windows
 from loadgen.analysis.frame import Requests
@@ -83,10 +86,10 @@ def row_facts(requests: Requests) -> RowFacts:
     tokens = events.astype(np.float64)
     if len(begins):
         first[has] = gap_us[begins]
-        last[has] = np.add.reduceat(gap_us, begins, dtype=np.int64)
+        last[has] = _sums(gap_us, begins)
         first_tokens[has] = 1.0
         if requests.event_tokens is not None:
-            tokens[has] = np.add.reduceat(requests.event_tokens, begins, dtype=np.int64)
+            tokens[has] = _sums(requests.event_tokens, begins)
             first_tokens[has] = requests.event_tokens[begins]
     if several.any():
         # Pairs of bounds: every second segment is a row without its first event; a last bound at the end is cut off.
@@ -94,6 +97,16 @@ def row_facts(requests: Requests) -> RowFacts:
         bounds = bounds[:-1] if bounds[-1] == len(gap_us) else bounds
         worst[several] = np.maximum.reduceat(gap_us, bounds)[::2] / 1e6
     return RowFacts(events, first, last, worst, tokens, first_tokens)
+
+
+def _sums(values: npt.NDArray[np.integer[Any]], begins: Ints) -> Ints:
+    """Sum of each segment; the next one begins where a segment ends. Some rows at a time: a wider type copies."""
+    found = np.empty(len(begins), dtype=np.int64)
+    cuts = np.searchsorted(begins, np.arange(0, len(values), gaps.CHUNK_EVENTS)).tolist()
+    for low, high in itertools.pairwise(sorted({*cuts, len(begins)})):
+        end = begins[high] if high < len(begins) else len(values)
+        found[low:high] = np.add.reduceat(values[begins[low] : end], begins[low:high] - begins[low], dtype=np.int64)
+    return found
 
 
 def columns(requests: Requests, facts: RowFacts, rows: Ints) -> Columns:

@@ -57,13 +57,13 @@ def load_axis(title: str, loads: Iterable[float]) -> dict[str, Any]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers from `low` to `high` for a log axis: 1-2-5 over a decade or two, powers of ten over more, equal
-    steps over less."""
+    """Round numbers from `low` to `high` for a log axis: powers of ten over many decades, 1-2-5 over
+    one or two, more digits over less than one, equal steps where that is still too few."""
     span = math.log10(high / low)
-    if span < 0.9:
+    if span < 0.35:
         step = _round_step((high - low) / 4)
         return [round(k * step, 15) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    digits = (1.0, 2.0, 5.0) if span < 2.4 else (1.0,)
+    digits = (1, 2, 3, 4, 5, 6, 8) if span < 0.9 else (1, 2, 5) if span < 2.4 else (1,)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     found = [float(f"{digit}e{power}") for power in powers for digit in digits]
     return [tick for tick in found if low <= tick <= high]
@@ -80,7 +80,7 @@ def layout(x: dict[str, Any], y: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "xaxis": x,
         "yaxis": y,
-        "margin": {"l": 12, "r": 16, "t": 12, "b": 12},
+        "margin": {"l": 12, "r": 24, "t": 12, "b": 12},
         "legend": {"orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0},
         "hovermode": "closest",
     } | more

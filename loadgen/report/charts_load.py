@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from loadgen.report import palette
-from loadgen.report.chart import Chart, Trace, axis, errors, layout, line_at, load_axis, log_axis, note, plain
+from loadgen.report.chart import Chart, Trace, axis, decades, errors, layout, line_at, load_axis, log_axis, note, plain
 
 _KINDS = {"concurrency": "users", "rate": "requests/s offered", "trace": "requests/s of the trace"}
 _PARTS = (
@@ -53,7 +53,7 @@ def throughput(series: dict[str, Any]) -> Chart | None:
     ys: list[float | None] = []
     for i, name, _, loads in _lines(series):
         x, y = loads["user"], loads["server"]
-        xs, ys = xs + x["value"], ys + y["value"]
+        xs, ys = [*xs, *x["value"], *x["low"], *x["high"]], [*ys, *y["value"], *y["low"], *y["high"]]
         data.append(
             {
                 "type": "scatter",
@@ -133,7 +133,7 @@ def ttft_over_load(series: dict[str, Any]) -> Chart | None:
         data,
         layout(
             load_axis(f"load ({' or '.join(kinds)})", every),
-            log_axis("TTFT (s)", ys, "s", room=1.0),
+            log_axis("TTFT", ys, "s", room=1.0),
             shapes=[line_at("y", limit["at"]) for limit in limits],
         ),
         420,
@@ -229,10 +229,10 @@ def roofline(series: dict[str, Any]) -> Chart | None:
     if of is None or not of["points"]:
         return None
     bandwidth, roofs, points = of["bandwidth"], of["roofs"], of["points"]
+    ridge = roofs[0]["flop_per_s"] / bandwidth
     ridges = [roof["flop_per_s"] / bandwidth for roof in roofs]
-    low = min([point["intensity"] for point in points] + ridges) / 3
-    high = max([point["intensity"] for point in points] + ridges) * 5
-    ridge = ridges[0]
+    left, right = decades([*(point["intensity"] for point in points), *ridges], 1.0)
+    low, high = 10.0**left, 10.0**right
     data = [_roof(roof, bandwidth, low, high, first=i == 0) for i, roof in enumerate(roofs)]
     colors = {name: palette.series(i)[0] for i, name in enumerate(series["workloads"])}
     for (workload, phase), some in itertools.groupby(
@@ -243,8 +243,8 @@ def roofline(series: dict[str, Any]) -> Chart | None:
     bottom = min(point["achieved"] for point in points)
     ys = [bottom, *(roof["flop_per_s"] for roof in roofs)]
     sides = [
-        note("memory-bound", (math.log10(low) + math.log10(ridge)) / 2, 0.01, yref="y domain", yanchor="bottom"),
-        note("compute-bound", (math.log10(high) + math.log10(ridge)) / 2, 0.01, yref="y domain", yanchor="bottom"),
+        note("memory-bound", (left + math.log10(ridge)) / 2, 0.01, yref="y domain", yanchor="bottom"),
+        note("compute-bound", (right + math.log10(ridge)) / 2, 0.01, yref="y domain", yanchor="bottom"),
     ]
     return Chart(
         f"{of['gpu']}, log-log",
@@ -253,8 +253,8 @@ def roofline(series: dict[str, Any]) -> Chart | None:
         "higher loads.",
         data,
         layout(
-            log_axis("arithmetic intensity (FLOP/byte)", [low, high], ""),
-            log_axis("achieved (FLOP/s)", ys, "FLOP/s", room=1.0),
+            log_axis("arithmetic intensity (FLOP/byte)", [low, high], "") | {"range": [left, right]},
+            log_axis("achieved", ys, "FLOP/s", room=1.0),
             shapes=[line_at("x", ridge) | {"line": {"color": "@rule", "width": 1, "dash": "dot"}}],
             annotations=sides,
         ),

@@ -45,7 +45,7 @@ def _distribution(workload: str, metric: str, curves: list[dict[str, Any]]) -> C
         "",
         data,
         layout(
-            log_axis(f"{DISTRIBUTIONS[metric]} (s)", [x for curve in curves for x in curve["x"]], "s", room=0.1),
+            log_axis(DISTRIBUTIONS[metric], [x for curve in curves for x in curve["x"]], "s", room=0.1),
             axis("share at or below", **SHARES),
         ),
         320,
@@ -68,7 +68,7 @@ def timeline(series: dict[str, Any]) -> Chart | None:
     panels = [
         ("yaxis", axis("in flight", rangemode="tozero")),
         ("yaxis2", axis("output tokens/s", rangemode="tozero", tickformat=",.4~g")),
-        ("yaxis3", log_axis("TTFT (s)", [x for stage in stages for x in stage["ttft"]], "s", room=0.3)),
+        ("yaxis3", log_axis("TTFT", [x for stage in stages for x in stage["ttft"]], "s", room=0.3)),
         ("yaxis4", axis("failed", rangemode="tozero")),
     ][: 4 if failed else 3]
     lines = [
@@ -191,7 +191,7 @@ def heat(series: dict[str, Any]) -> Chart | None:
         data,
         layout(
             axis("time from the start of the run (s)", showgrid=False),
-            log_axis("gap (s)", [x for stage in stages for x in stage["heat"]["gaps"]], "s", room=0.1, showgrid=False),
+            log_axis("gap", [x for stage in stages for x in stage["heat"]["gaps"]], "s", room=0.1, showgrid=False),
         ),
     )
 
@@ -223,7 +223,7 @@ def arrivals(series: dict[str, Any]) -> Chart | None:
         "The two curves of a stage lie on each other when the client kept the schedule.",
         data,
         layout(
-            log_axis("time between requests (s)", gaps, "s"),
+            log_axis("time between requests", gaps, "s"),
             axis("share at or below", **SHARES),
         ),
     )

@@ -42,10 +42,13 @@ class Hardware:
         return self.gpus * self.gpu.bandwidth_bytes_per_s
 
     def roofs(self) -> list[tuple[str, float]]:
-        """(compute type, FLOP/s of all GPUs): the one in use first, then the others that this GPU has."""
-        names = dict.fromkeys((self.dtypes.compute, *COMPUTE))
-        rates = ((name, self.gpu.rate(name)) for name in names)
-        return [(name, self.gpus * rate) for name, rate in rates if rate is not None]
+        """(compute types, FLOP/s of all GPUs): the type in use first, then the others of this GPU by their rate."""
+        names: dict[float, list[str]] = {}
+        for name in dict.fromkeys((self.dtypes.compute, *COMPUTE)):
+            rate = self.gpu.rate(name)
+            if rate is not None:
+                names.setdefault(self.gpus * rate, []).append(name)
+        return [(", ".join(some), rate) for rate, some in names.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ BRIEF: tuple[tuple[str, str], ...] = (
     ("output_tokens_per_s", "rate"),
     ("output_tokens_per_s_per_user", "p50"),
 )
+COUNTS = ("sent", "ok", "failed", "cancelled", "unsent")  # the last three only where there are any
 MAX_SAMPLES = 24  # messages of failures
 MAX_NAMES = 8  # of stages in one cell
 VERDICTS = {
@@ -139,15 +140,19 @@ def _grouped(group: WorkloadGroup) -> bool:
 def rates(group: WorkloadGroup) -> dict[str, Any]:
     """Requests and rates, a row for each load."""
     shown = [(name, stat) for name, stat in RATES if any(_has(stage, name, stat) for stage in group.stages)]
+    present = [name for name in COUNTS if name in COUNTS[:2] or any(_count(stage, name) for stage in group.stages)]
     heads = [{"label": _rate_label(name, stat), "unit": _unit(METRICS[name])} for name, stat in shown]
     factors = [100.0 if METRICS[name].unit == "1" else 1.0 for name, _ in shown]
     rows = []
     for stage in group.stages:
-        counts = stage.summary.counts
-        numbers = (counts.sent, counts.ok, counts.failed, counts.cancelled, counts.unsent)
         cells = [cell(stage.summary.get(*key), factor) for key, factor in zip(shown, factors, strict=True)]
-        rows.append({"load": stage.label, "counts": [whole(number) for number in numbers], "cells": cells})
-    return {"heads": heads, "rows": rows}
+        rows.append({"load": stage.label, "counts": [whole(_count(stage, name)) for name in present], "cells": cells})
+    return {"counts": present, "heads": heads, "rows": rows}
+
+
+def _count(stage: Placed, name: str) -> int:
+    number: int = getattr(stage.summary.counts, name)
+    return number
 
 
 def _rate_label(name: str, stat: str) -> str:
