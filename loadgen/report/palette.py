@@ -25,7 +25,7 @@ THEMES: dict[str, dict[str, str]] = {
         "grid": "#e3e6ea",
         "rule": "#cfd4da",
         "link": "#0b5cad",
-        "good": "#1a7f45",
+        "good": "#177a41",
         "fair": "#8a5a00",
         "bad": "#b3261e",
         "good-wash": "#e5f4ea",
