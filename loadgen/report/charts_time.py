@@ -64,20 +64,23 @@ def timeline(series: dict[str, Any]) -> Chart | None:
         data.append(_step(stage, stage["tokens_per_s"], "y2", "output tokens/s", palette.SERIES[2], first=i == 0))
         if failed:
             data.append(_step(stage, stage["failed"], "y4", "failed or cancelled", palette.BAD, first=i == 0))
-    data.append(_dots(stages))
-    panels = [
-        ("yaxis", axis("in flight", rangemode="tozero")),
-        ("yaxis2", axis("output tokens/s", rangemode="tozero", tickformat=",.4~g")),
-        ("yaxis3", log_axis("TTFT", [x for stage in stages for x in stage["ttft"]], "s", room=0.3)),
-        ("yaxis4", axis("failed", rangemode="tozero")),
-    ][: 4 if failed else 3]
+    answered = any(stage["ttft"] for stage in stages)
+    if answered:
+        data.append(_dots(stages))
+    panels = {
+        "y": axis("in flight", rangemode="tozero"),
+        "y2": axis("output tokens/s", rangemode="tozero", tickformat=",.4~g"),
+        "y3": log_axis("TTFT", [x for stage in stages for x in stage["ttft"]], "s", room=0.3) if answered else None,
+        "y4": axis("failed", rangemode="tozero") if failed else None,
+    }
+    shown = {name: one for name, one in panels.items() if one is not None}
     lines = [
         {"type": "line", "x0": stage["start"], "x1": stage["start"], "y0": 0, "y1": 1, "yref": "paper",
          "line": {"color": "@rule", "width": 1, "dash": "dot"}}
         for stage in stages
     ]  # fmt: skip
     base = layout(
-        axis("time from the start of the run (s)", anchor=f"y{len(panels)}"),
+        axis("time from the start of the run (s)", anchor=list(shown)[-1]),
         {},
         annotations=_names(stages),
         shapes=lines,
@@ -89,19 +92,18 @@ def timeline(series: dict[str, Any]) -> Chart | None:
         "Requests in flight are those waiting for their first token and, under them, those streaming. A dot is one "
         "request, at the moment of its send; where there are too many, the slowest of its neighbours.",
         data,
-        base | _stacked(panels),
-        200 + 150 * len(panels),
+        base | _stacked(shown),
+        200 + 150 * len(shown),
     )
 
 
-def _stacked(panels: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def _stacked(panels: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """Axes one below the other, the first at the top."""
-    each = 1.0 / len(panels)
+    each, last = 1.0 / len(panels), len(panels) - 1
     return {
-        name: one | {"domain": [round(1.0 - (i + 1) * each + (0.04 if i + 1 < len(panels) else 0.0), 4),
-                                round(1.0 - i * each, 4)]}
-        for i, (name, one) in enumerate(panels)
-    }  # fmt: skip
+        f"yaxis{name[1:]}": one | {"domain": [1.0 - (i + 1) * each + (0.04 if i < last else 0.0), 1.0 - i * each]}
+        for i, (name, one) in enumerate(panels.items())
+    }
 
 
 def _names(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ def _flight(stage: dict[str, Any], *, first: bool) -> list[Trace]:
 def _dots(stages: list[dict[str, Any]]) -> Trace:
     ttft = [value for stage in stages for value in stage["ttft"]]
     return {
-        "type": "scattergl" if len(ttft) > 2000 else "scatter",
+        "type": "scatter",
         "mode": "markers",
         "name": "TTFT of a request",
         "x": [value for stage in stages for value in stage["sent"]],

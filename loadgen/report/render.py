@@ -26,7 +26,7 @@ from loadgen.store.runfile import open_run
 REPORT, COMMENT = "report.html", "summary.md"
 # What Markdown or the HTML in it would take for markup.
 _MARKDOWN = str.maketrans(
-    {c: f"\\{c}" for c in "\\`*_|[]"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;", "\n": " ", "\r": " "}
+    {c: f"\\{c}" for c in "\\`*_|[]~#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 )
 
 
@@ -108,5 +108,5 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["breakable"] = _breakable
-    environment.filters["md"] = lambda text: str(text).translate(_MARKDOWN)
+    environment.filters["md"] = lambda text: " ".join(str(text).split()).translate(_MARKDOWN)
     return environment
