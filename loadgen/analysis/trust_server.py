@@ -131,19 +131,19 @@ def _ttft(s: ServerStage) -> float:
 
 def held_back(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
     """Tokens that arrive in less time than the engine takes to make them, and late by as much: something buffers."""
-    extra, itl, span = outside_engine_s(s), s.mean("itl_s"), s.grown("itl_s_sum")
-    if extra is None or itl is None or span is None:
+    extra, itl, span, count = outside_engine_s(s), s.mean("itl_s"), s.grown("itl_s_sum"), s.grown("ttft_s_count")
+    if extra is None or itl is None or span is None or count is None:
         return
-    whole = (s.client.sent_ns > span.begin_ns) & (s.client.last_ns <= span.end_ns) & ~np.isnan(s.client.first_ns)
+    whole = (s.client.sent_ns >= span.begin_ns) & (s.client.last_ns <= span.end_ns) & ~np.isnan(s.client.first_ns)
     n = int(np.count_nonzero(whole))
-    if n == 0:
-        return
-    made = span.amount / n
-    held = min(extra, made - float((s.client.last_ns - s.client.first_ns)[whole].mean()) / 1e9)
+    if n == 0 or abs(count.amount - n) > _SAME_REQUESTS * n:
+        return  # decoding that the stretch cuts off would look like time that is missing
+    made, seen = span.amount / n, float((s.client.last_ns - s.client.first_ns)[whole].mean()) / 1e9
+    held = min(extra, made - seen)
     severity = rule.at_most("questionable", rule.of_error(held, _ttft(s)))
     if severity != "info" and held > _HELD_STEPS * itl:
         text = f"something between the engine and the client holds tokens back for about {held * 1e3:.3g} ms"
-        text += f": the engine takes {made:.3g} s from first to last token, the client sees it in {made - held:.3g} s"
+        text += f": the engine takes {made:.3g} s from first to last token, the client sees it in {seen:.3g} s"
         advice = "look for a proxy that buffers (nginx: proxy_buffering off)"
         yield Finding(severity, "gateway_buffers", text, held, advice)
 
