@@ -24,10 +24,12 @@ def command(run: Path, form: str, show: bool, output: Path | None) -> None:
     from loadgen.analysis.summary import summarise
     from loadgen.errors import UsageError
     from loadgen.report.render import render, write, write_report
-    from loadgen.store.runfile import open_run
+    from loadgen.store.runfile import is_part_of_run, open_run
 
     if show and form != "html":
         raise UsageError(f"shows a page, and {form} is none", where="--open", do="leave one of the two out")
+    if output is not None and is_part_of_run(output, run):
+        raise UsageError("is the run itself", where=str(output), do="give another file")
     if form == "html" and output is None:
         path = write_report(run)
     else:

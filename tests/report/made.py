@@ -1,0 +1,24 @@
+"""A run whose every text from outside is hostile, for the tests of the report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loadgen.model import Exchange, Failure, RunInfo
+from tests import synthetic
+from tests.synthetic import StageCase
+
+# Ends a script, opens one, is an image with a handler, breaks a table, breaks a format string and a template.
+MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>|`{{ 7*7 }}`%{x}${y}&amp;\u2028"
+
+
+def hostile() -> tuple[RunInfo, tuple[Exchange, ...]]:
+    """Model, workload, stage, URL, note, command, spec, trial and error are all MARKUP."""
+    info, rows = synthetic.build((StageCase(MARKUP, value=2, requests=24, failed=0.3), StageCase("chat", requests=12)))
+    info.endpoint |= {"model": MARKUP, "url": f"http://127.0.0.1/{MARKUP}", "engine": MARKUP, "trials": [MARKUP]}
+    info.notes = {MARKUP: MARKUP}
+    info.command = ["loadgen", "run", MARKUP]
+    info.host |= {"cpu": MARKUP}
+    info.spec |= {MARKUP: [MARKUP]}
+    bad = Failure("server_error", MARKUP)
+    return info, tuple(row if row.failure is None else replace(row, failure=bad) for row in rows)

@@ -1,0 +1,90 @@
+"""`loadgen report`: files, standard output, and mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import main
+from tests import synthetic
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return synthetic.write_run(tmp_path / "run", *synthetic.case("chat"))
+
+
+def _run(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["report", *words])
+    code = end.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_the_page_and_its_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(str(folder)) == 0
+    assert str(folder / "report.html") in capsys.readouterr().out
+    assert "<!doctype html>" in (folder / "report.html").read_text(encoding="utf-8").lower()
+    assert (folder / "summary.md").is_file()
+
+
+@pytest.mark.parametrize(("form", "start"), [("json", "{"), ("csv", "stage,"), ("md", "#")])
+def test_other_formats_go_to_standard_output(
+    folder: Path, capsys: pytest.CaptureFixture[str], form: str, start: str
+) -> None:
+    assert _run(str(folder), "--format", form) == 0
+    out = capsys.readouterr().out
+    assert out.lstrip().startswith(start)
+    if form == "json":
+        assert json.loads(out)["stages"]
+    assert not (folder / "report.html").exists()
+
+
+def test_output_goes_where_it_is_told(folder: Path, tmp_path: Path) -> None:
+    for form in ("html", "md", "json", "csv"):
+        target = tmp_path / f"out.{form}"
+        assert _run(str(folder), "--format", form, "-o", str(target)) == 0
+        assert target.stat().st_size > 100
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-o", "{run}/run.json"], "is the run itself"),
+        (["-o", "{run}/requests.jsonl"], "is the run itself"),
+        (["--format", "csv", "-o", "{run}/no/such/out.csv"], "out.csv"),
+        (["--format", "csv", "--open"], "--open"),
+        (["--format", "pdf"], "pdf"),
+    ],
+)
+def test_mistakes_are_one_line_and_touch_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert _run(str(folder), *(word.format(run=folder) for word in words)) in (2, 4)
+    error = capsys.readouterr().err
+    assert told in error
+    assert "Traceback" not in error
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(str(tmp_path)) == 4
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_run_that_was_killed_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What kill -9 leaves: run.json still says running, the last line is torn."""
+    info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    info["status"] = "running"
+    info["stages"][-1].pop("window_end_ns", None)
+    (folder / "run.json").write_text(json.dumps(info), encoding="utf-8")
+    rows = (folder / "requests.jsonl").read_bytes()
+    (folder / "requests.jsonl").write_bytes(rows[:-100])
+    assert _run(str(folder), "--format", "json") == 0
+    done = sum(stage["requests"]["ok"] for stage in json.loads(capsys.readouterr().out)["stages"])
+    assert done == 20 + 80 + 320 - 1
