@@ -1,0 +1,112 @@
+"""Telemetry and provenance through the whole route: real processes, real HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.analysis.server import server_series
+from loadgen.analysis.summary import Summary, summarise
+from loadgen.simulator.config import simulated
+from loadgen.simulator.process import SimulatorProcess
+from loadgen.store.runfile import open_run
+from loadgen.store.serverfile import read_server
+from tests import llama
+from tests.cli.test_run import LOADGEN, free_port, run
+
+QUICK = ["-w", "chat", "--prompt-tokens", "200", "--output-tokens", "200", "--warmup", "2", "--no-report"]
+_MISSING = [name for name in ("xllamacpp", "gguf", "tokenizers") if importlib.util.find_spec(name) is None]
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with SimulatorProcess(simulated(time_scale=2.0)) as simulator:
+        yield simulator.url
+
+
+def endpoint_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))["endpoint"]
+    return found
+
+
+def codes(path: Path) -> tuple[Summary, set[str]]:
+    info, requests = open_run(path)
+    summary = summarise(info, requests, (), read_server(path))
+    return summary, {finding.code for finding in summary.findings}
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_servers_counter_agrees_with_the_client(endpoint: str, tmp_path: Path, workers: str) -> None:
+    out = tmp_path / "r"
+    words = ["--concurrency", "4", "--requests", "16", "--workers", workers, "-o", str(out)]
+    done = run("run", endpoint, *QUICK, *words)
+    assert done.returncode == 0, done.stderr
+    summary, found = codes(out)
+    assert not found & {"another_tenant", "metrics_of_a_part", "gateway_buffers", "server_restarted"}
+    figures = summary.stages[0].server
+    assert figures["generation_tokens"] == figures["client_generation_tokens"] == 16 * 200
+    assert figures["running_max"] <= 4
+    log = read_server(out)
+    assert log is not None
+    assert {"running", "kv_usage", "generation_tokens_per_s", "ttft_s", "itl_s"} <= set(server_series(log))
+    told = endpoint_of(out)
+    assert told["engine"] == "loadgen-simulator"
+    assert told["provenance"]["vllm:cache_config_info"]["block_size"] == "16"
+    assert told["telemetry"]["notes"] == []
+    assert "GPU" in told["unknown"]
+
+
+def test_a_second_load_on_the_server_is_named(endpoint: str, tmp_path: Path) -> None:
+    words = [*QUICK, "--concurrency", "4", "--requests", "16"]
+    hidden = [*LOADGEN, "run", endpoint, *words, "--requests", "48", "--metrics", "off", "-o", str(tmp_path / "hidden")]
+    with subprocess.Popen(hidden, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+        done = run("run", endpoint, *words, "-o", str(tmp_path / "r"))
+        other.wait(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "somebody else loads this server" in done.stdout
+    assert "another_tenant" in codes(tmp_path / "r")[1]
+    assert not (tmp_path / "hidden" / "server.jsonl").exists()
+
+
+def test_metrics_that_cannot_be_read_never_fail_a_run(endpoint: str, tmp_path: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}/metrics"
+    words = ["--concurrency", "1", "--requests", "2", "--metrics", nowhere, "-o", str(tmp_path / "r")]
+    done = run("run", endpoint, *QUICK, *words)
+    assert done.returncode == 0, done.stderr
+    assert "refused" in endpoint_of(tmp_path / "r")["telemetry"]["notes"][0]
+    assert read_server(tmp_path / "r") is None
+
+
+def test_a_page_that_is_no_url_is_told_before_anything_is_sent(endpoint: str, tmp_path: Path) -> None:
+    done = run("run", endpoint, *QUICK, "--metrics", "gopher://x", "-o", str(tmp_path / "r"))
+    assert done.returncode == 2
+    assert "--metrics" in done.stderr
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.llama
+@pytest.mark.skipif(bool(_MISSING) and not os.environ.get("LOADGEN_NO_SKIP"), reason="llama.cpp is not installed")
+def test_a_real_server_behind_a_key(tmp_path: Path) -> None:
+    llama.make_model(tmp_path / "micro.gguf")
+    out = tmp_path / "r"
+    with llama.server(tmp_path / "micro.gguf", free_port(), api_key="right-key-123") as url:
+        words = ["--concurrency", "2", "--requests", "8", "--api-key-env", "LG_KEY", "-o", str(out)]
+        done = run("run", url, *QUICK, *words, env={"LG_KEY": "right-key-123"})
+    assert done.returncode == 0, done.stderr
+    told = endpoint_of(out)
+    assert told["engine"] == "llama.cpp"
+    assert told["provenance"]["props"]["total_slots"] >= 1
+    assert told["telemetry"]["engines"] == ["llama.cpp"]
+    summary, found = codes(out)
+    assert not found & {"another_tenant", "metrics_of_a_part"}
+    figures = summary.stages[0].server
+    assert figures["generation_tokens"] == figures["client_generation_tokens"]
+    for file in out.iterdir():
+        assert b"right-key" not in file.read_bytes()
