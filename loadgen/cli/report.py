@@ -25,6 +25,7 @@ def command(run: Path, form: str, show: bool, output: Path | None) -> None:
     from loadgen.errors import UsageError
     from loadgen.report.render import render, write, write_report
     from loadgen.store.runfile import is_part_of_run, open_run
+    from loadgen.store.serverfile import read_server
 
     if show and form != "html":
         raise UsageError(f"shows a page, and {form} is none", where="--open", do="leave one of the two out")
@@ -33,7 +34,7 @@ def command(run: Path, form: str, show: bool, output: Path | None) -> None:
     if form == "html" and output is None:
         path = write_report(run)
     else:
-        text = render(summarise(*open_run(run)), form)
+        text = render(summarise(*open_run(run), server=read_server(run)), form)
         if output is None:
             click.echo(text, nl=False)
             return

@@ -22,12 +22,11 @@ from loadgen.report.palette import THEMES
 from loadgen.report.view import view
 from loadgen.store.resources import template_dir
 from loadgen.store.runfile import open_run
+from loadgen.store.serverfile import read_server
 
 REPORT, COMMENT = "report.html", "summary.md"
 # What Markdown or the HTML in it would take for markup.
-_MARKDOWN = str.maketrans(
-    {c: f"\\{c}" for c in "\\`*_|[]~#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
-)
+_MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_|[]~#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
 def write_report(run_dir: Path) -> Path:
@@ -36,7 +35,7 @@ def write_report(run_dir: Path) -> Path:
     Raises:
         StorageError: there is no run, or the folder cannot be written.
     """
-    summary = summarise(*open_run(run_dir))
+    summary = summarise(*open_run(run_dir), server=read_server(run_dir))
     write(run_dir / COMMENT, render(summary, "md"))
     return write(run_dir / REPORT, render(summary, "html"))
 

@@ -8,6 +8,7 @@ and can be read, and nobody has to guess what was lost.
     RUN/run.json            `model.RunInfo`, replaced as a whole: there is always an old or a new one, never half of one
     RUN/requests.jsonl      one line per finished request, appended
     RUN/requests.w3.jsonl   the same, written by worker process 3
+    RUN/server.jsonl        the server's own metrics, see `serverfile`
 
 Each line is one `write` to the operating system, so that kill -9 loses only what was in flight. After a write that
 failed (a full disk) the file is cut back to its last whole line. A reader tolerates a torn last line and counts damaged
@@ -33,6 +34,7 @@ from loadgen.analysis.row import Row, row_of
 from loadgen.errors import StorageError
 from loadgen.model import Exchange, Finding, RunInfo
 from loadgen.store.rebuild import info_from_rows
+from loadgen.store.serverfile import SERVER_FILE
 
 SCHEMA = 1
 _INFO = "run.json"
@@ -209,7 +211,7 @@ def open_run(path: Path) -> tuple[RunInfo, Requests]:
 def is_part_of_run(file: Path, run: Path) -> bool:
     """Whether `file` is one of those that hold the run at `run`: nothing else may be written to it."""
     same_folder = file.resolve().parent == run.resolve()
-    return same_folder and (file.name == _INFO or _PART.fullmatch(file.name) is not None)
+    return same_folder and (file.name in (_INFO, SERVER_FILE) or _PART.fullmatch(file.name) is not None)
 
 
 def _parts(path: Path) -> list[Path]:

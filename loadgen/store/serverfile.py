@@ -15,14 +15,14 @@ import msgspec
 from loadgen.analysis.server import Scrape, ServerLog
 from loadgen.errors import StorageError
 
-_NAME = "server.jsonl"
+SERVER_FILE = "server.jsonl"
 
 
 class ServerWriter:
     """Appends scrapes to the run folder `run`. The file appears with the first of them."""
 
     def __init__(self, run: Path) -> None:
-        self._path = run / _NAME
+        self._path = run / SERVER_FILE
         self._encoder = msgspec.json.Encoder()
 
     def __call__(self, scrape: Scrape) -> None:
@@ -39,7 +39,7 @@ def read_server(run: Path) -> ServerLog | None:
     decoder = msgspec.json.Decoder(Scrape)
     scrapes = []
     try:
-        with open(run / _NAME, "rb") as lines:
+        with open(run / SERVER_FILE, "rb") as lines:
             for line in lines:
                 with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                     scrapes.append(decoder.decode(line))
