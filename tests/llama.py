@@ -43,7 +43,7 @@ def make_model(path: Path) -> None:
     import gguf
     import numpy as np
 
-    tokens, merges = _tokenizer()
+    tokens, merges = tokenizer()
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("micro-llama-random")
     writer.add_context_length(CONTEXT)
@@ -85,13 +85,13 @@ def make_model(path: Path) -> None:
     writer.close()
 
 
-def _tokenizer() -> tuple[list[str], list[str]]:
+def tokenizer() -> tuple[list[str], list[str]]:
     """(vocabulary in order, merges) of a byte-level BPE trained on Python's own sources."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=_VOCAB,
         special_tokens=_SPECIAL,
@@ -99,8 +99,8 @@ def _tokenizer() -> tuple[list[str], list[str]]:
         show_progress=False,
     )
     sources = sorted(str(file) for file in Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    tokenizer.train(sources, trainer)
-    model = json.loads(tokenizer.to_str())["model"]
+    made.train(sources, trainer)
+    model = json.loads(made.to_str())["model"]
     tokens = sorted(model["vocab"], key=lambda word: model["vocab"][word])
     return tokens, [" ".join(m) if isinstance(m, list) else m for m in model["merges"]]
 

@@ -60,6 +60,10 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (("--duration",), {"help": "Length of each stage's window, such as 60s, instead of --requests."}),
     (("--prompt-tokens",), {"help": "Prompt length: 2000, uniform:100..500, normal:2000±200, lognormal:..., file:..."}),
+    (
+        ("--tokenizer",),
+        {"metavar": "FILE", "help": "The model's tokenizer.json: prompts have the asked length exactly."},
+    ),
     (("--output-tokens",), {"help": "Output length, likewise."}),
     (
         ("--warmup",),
@@ -151,6 +155,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
     from loadgen.engine.timeouts import Limits
     from loadgen.engine.transport import Security
     from loadgen.model import Features
+    from loadgen.store.tokenizer import read_tokenizer
 
     headers = dict(_header(text) for text in given["header"])
     if (variable := given["api_key_env"]) is not None:
@@ -173,6 +178,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         warmup=given["warmup"],
         burst_start=given["burst_start"],
         keep_text=given["keep_text"],
+        count_tokens=None if given["tokenizer"] is None else read_tokenizer(given["tokenizer"]),
         workers=_workers(given),
         metrics=_metrics(url, given["metrics"]),
     )

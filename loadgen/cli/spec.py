@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 _NOT_KEYS = ("dump_spec", "help")
-_PATHS = ("trace", "ca")
+_PATHS = ("trace", "ca", "tokenizer")
 _ONE_OF = (("concurrency", "rate", "trace"), ("requests", "duration"))  # a flag displaces the others in a spec
 SCHEMA_ID = "loadgen.schema.json"
 

@@ -31,7 +31,7 @@ from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError
 from loadgen.model import Capture, Exchange, Features, Load, PlannedRequest, RunInfo, Sink, StageInfo
 from loadgen.plan.schedule import StageSpec, plan_stage, plan_warm_up
-from loadgen.plan.tokens import DEFAULTS, Calibration, calibrate
+from loadgen.plan.tokens import DEFAULTS, Exact, Sizer, calibrate
 from loadgen.plan.workload import Workload
 from loadgen.wire.timeline import decode, last_token_ns
 
@@ -56,6 +56,7 @@ class Settings:
     warmup: int = 4
     burst_start: bool = False
     keep_text: bool = False
+    count_tokens: Callable[[str], int] | None = None  # a tokenizer at hand; picklable
     workers: int = 1
     metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
 
@@ -100,7 +101,7 @@ class Session:
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
     _warmed: int = 0  # warm-up requests so far
-    _sizers: dict[str, Calibration] = field(default_factory=dict)
+    _sizers: dict[str, Sizer] = field(default_factory=dict)
     _service_ns: dict[str, int] = field(default_factory=dict)
 
     async def run(self, stages: Sequence[StageSpec]) -> None:
@@ -118,6 +119,7 @@ class Session:
                 ScrubbingSink(self.sink, Secrets.of(settings.url, settings.headers)),
                 look=self.selector.drain if self.selector is not None else lambda: None,
                 keep_text=settings.keep_text,
+                count_tokens=settings.count_tokens,
             )
             self._observer = self.observe(runner.live) if self.observe is not None else None
             self._catch_signals(runner)
@@ -227,18 +229,29 @@ class Session:
         """Send the stage's warm-up requests; learn from the server's `usage` how long prompts really are.
 
         Two rounds: the first, at two lengths, shows density and overhead; the second is sized by that and corrects it.
+        With a tokenizer only the overhead of the template is to be learned.
         """
+        count = self.settings.count_tokens
         for workload, _ in spec.mix:
-            if workload.name in self._sizers or not self.settings.warmup:
+            if workload.name in self._sizers:
+                continue
+            if count is not None:
+                self._sizers[workload.name] = Exact(count, 0, DEFAULTS[workload.kind].density)
+            if not self.settings.warmup:
                 continue
             second = self.settings.warmup // 2
             seen = await self._warm_up_round(runner, spec, workload, self.settings.warmup - second)
-            sizer = calibrate(_prompt_sizes(seen), DEFAULTS[workload.kind])
+            sizer = self._sizers.get(workload.name)
+            if sizer is None:
+                sizer = calibrate(_prompt_sizes(seen), DEFAULTS[workload.kind])
+            else:
+                sizer = sizer.through(_text_and_server_tokens(seen))
             self._sizers[workload.name] = sizer
             if second and not runner.stop.is_set():
                 seen = await self._warm_up_round(runner, spec, workload, second)
-                self._sizers[workload.name] = sizer.through(_prompt_sizes(seen))
-            took = [e.event_ns[-1] - e.sent_ns for e in seen if e.event_ns and e.sent_ns is not None]
+                if count is None:
+                    self._sizers[workload.name] = sizer.through(_prompt_sizes(seen))
+            took = [_service_ns(e, workload.output_tokens.mean()) for e in seen if e.event_ns]
             self._service_ns[workload.name] = sum(took) // len(took) if took else 0
 
     async def _warm_up_round(self, runner: Runner, spec: StageSpec, workload: Workload, count: int) -> list[Exchange]:
@@ -305,6 +318,7 @@ class Session:
                 settings.limits,
                 settings.security,
                 settings.keep_text,
+                settings.count_tokens,
                 self._reuse,
                 self.sink.parts(),
             )
@@ -337,8 +351,20 @@ def _prompt_sizes(exchanges: list[Exchange]) -> list[tuple[int, int]]:
     return [(e.prompt_chars, e.prompt_tokens) for e in exchanges if e.prompt_chars and e.prompt_tokens]
 
 
+def _service_ns(exchange: Exchange, output_tokens: float) -> int:
+    """How long a request with so many output tokens would take, by one with fewer: TTFT + TPOT * (N - 1)."""
+    first, last, n = exchange.event_ns[0], exchange.event_ns[-1], sum(exchange.event_tokens)
+    tpot_ns = (last - first) / (n - 1) if n > 1 else 0.0
+    return first - (exchange.sent_ns or first) + round(tpot_ns * max(output_tokens - 1, 0))
+
+
+def _text_and_server_tokens(exchanges: list[Exchange]) -> list[tuple[int, int]]:
+    """(text tokens, prompt tokens counted by the server) of prompts made by a tokenizer that took no overhead."""
+    return [(e.prompt_tokens_requested, e.prompt_tokens) for e in exchanges if e.prompt_tokens]
+
+
 def _part_of_plan(
-    spec: StageSpec, settings: Settings, sizers: dict[str, Calibration], part: Slice
+    spec: StageSpec, settings: Settings, sizers: dict[str, Sizer], part: Slice
 ) -> Iterator[PlannedRequest]:
     """The requests of one worker's slice of a stage, sized by what the warm-up taught. Picklable with its arguments."""
     return plan_stage(

@@ -51,6 +51,7 @@ class Seat:
     limits: Limits
     security: Security
     keep_text: bool
+    count_tokens: Callable[[str], int] | None
     reuse: bool  # of connections
     make_sink: Callable[[int], Sink]
 
@@ -276,6 +277,7 @@ class _Seated:
                 ScrubbingSink(seat.make_sink(seat.part.index), Secrets.of(seat.url, seat.headers)),
                 look=self._selector.drain,
                 keep_text=seat.keep_text,
+                count_tokens=seat.count_tokens,
                 worker=seat.part.index,
             )
             while (order := await self._orders.get())[0] != "quit":

@@ -7,13 +7,15 @@ Why: a prompt must have the asked length as the server counts it, and most serve
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 _SPREAD = 1.3  # lengths must differ by this factor before an overhead can be told from the density
 _MAX_OVERHEAD = 2_000.0  # tokens; templates with a built-in system prompt reach hundreds
-_TRIES = 12
+_TRIES = 40  # a text of a megabyte is halved to a character in 20
+_SPARE_CHARS = 64
+_GROWTH = 64  # characters for a token, at which a text that does not fill up is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Exact:
     overhead_tokens: int = 0
     density: float = 0.3  # tokens per character, roughly: where the search begins
 
+    def through(self, observations: Sequence[tuple[int, int]]) -> Exact:
+        """The same tokenizer with the overhead that (text tokens, server tokens) showed: their median difference."""
+        differences = [server - text for text, server in observations]
+        return replace(self, overhead_tokens=max(0, round(float(np.median(differences))))) if differences else self
+
 
 Sizer = Calibration | Exact
 
@@ -89,27 +96,39 @@ def calibrate(observations: Sequence[tuple[int, int]], default: Calibration | No
 def fit(make: Callable[[int], str], tokens: int, sizer: Sizer) -> tuple[str, int]:
     """A text from `make(characters)` with `tokens` server tokens, and how many it has (by the sizer's knowledge).
 
-    With a tokenizer the text is grown and shrunk by the secant rule until it fits, at most twelve times; the closest
-    is returned, so that the caller sees a miss as a difference. `make` must give a longer text for more characters.
+    With a tokenizer a text that is long enough is cut to the character at which the count fits; where none does, the
+    closest is returned, so that the caller sees a miss as a difference. `make` must give a longer text with the same
+    beginning for more characters; `make(1)` is the shortest text that may be sent.
     """
     if isinstance(sizer, Calibration):
         text = make(sizer.chars(tokens))
         return text, sizer.tokens(len(text))
-    chars = Calibration(sizer.density, sizer.overhead_tokens).chars(tokens)
-    best, best_count = "", -1
-    low, high = 0, 0  # characters known to be too few, too many (0: not known)
-    for _ in range(_TRIES):
+    chars = Calibration(sizer.density, sizer.overhead_tokens).chars(tokens) + _SPARE_CHARS
+    text = make(chars)
+    count = sizer.count(text) + sizer.overhead_tokens
+    while count < tokens and chars < _GROWTH * max(tokens, 1):
+        chars = 2 * chars
         text = make(chars)
         count = sizer.count(text) + sizer.overhead_tokens
-        if best_count < 0 or abs(count - tokens) < abs(best_count - tokens):
-            best, best_count = text, count
-        if count == tokens:
+    return _cut(make(1), text, tokens, sizer)
+
+
+def _cut(shortest: str, text: str, tokens: int, sizer: Exact) -> tuple[str, int]:
+    """The beginning of `text`, no shorter than `shortest`, whose count is closest to `tokens`: the rule of false
+    position, with a halving at every third step, so that it ends."""
+    low, high = len(shortest), len(text)
+    low_count, high_count = (sizer.count(end) + sizer.overhead_tokens for end in (shortest, text))
+    best, best_count = min(((shortest, low_count), (text, high_count)), key=lambda pair: abs(pair[1] - tokens))
+    for attempt in range(_TRIES):
+        if best_count == tokens or high - low <= 1 or not low_count < tokens < high_count:
             break
-        low, high = (chars, high) if count < tokens else (low, chars)
-        step = chars + round((tokens - count) * max(len(text), 1) / max(count, 1))
-        chars = max(1, step if step != chars else chars + (1 if count < tokens else -1))
-        if low and high and not low < chars < high:
-            if high - low <= 1:
-                break
-            chars = (low + high) // 2
+        share = 0.5 if attempt % 3 == 2 else (tokens - low_count) / (high_count - low_count)
+        middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
+        count = sizer.count(text[:middle]) + sizer.overhead_tokens
+        if abs(count - tokens) < abs(best_count - tokens):
+            best, best_count = text[:middle], count
+        if count < tokens:
+            low, low_count = middle, count
+        else:
+            high, high_count = middle, count
     return best, best_count

@@ -59,8 +59,18 @@ def test_texts_are_grown_and_shrunk_until_they_fit(kind: str, tokens: int) -> No
 
 
 def test_what_cannot_fit_is_told_as_it_is() -> None:
-    text, count = fit(lambda chars: "a b c d e f g h i j", 3, Exact(_words))
-    assert (len(text), count) == (19, 10)
+    """A text that does not grow enough, one that may not get shorter, and tokens that come in fours."""
+    assert fit(lambda chars: "a b c", 30, Exact(_words)) == ("a b c", 3)
+    assert fit(lambda chars: "tag: " + "x " * chars, 5, Exact(_words, overhead_tokens=9)) == ("tag: x ", 12)
+    text, count = fit(lambda chars: "y" * chars, 10, Exact(lambda text: 4 * (len(text) // 4)))
+    assert (len(text) // 4 * 4, abs(count - 10)) == (count, 2)
+
+
+def test_the_overhead_of_a_template_is_the_usual_difference() -> None:
+    exact = Exact(_words, 0)
+    assert exact.through([(100, 112), (50, 62), (70, 83)]).overhead_tokens == 12
+    assert exact.through([(100, 90)]).overhead_tokens == 0
+    assert exact.through([]) == exact
 
 
 def test_with_a_calibration_the_count_is_what_it_predicts() -> None:
