@@ -49,10 +49,10 @@ _FLAGS: dict[str, Any] = {
     "tokenizer": None,
     "metrics": ("auto",),
 }
-# Requests of each stage: enough for a median, few enough for a minute. A full story at one user takes 7 s, so the demo's
-# stories are 400 tokens long; thirty-two documents at once would queue for a minute.
+# Requests of each stage: enough for a median, few enough for a minute. A full story at one user takes 7 s, so the
+# demo's stories are shorter; thirty-two documents at once would queue for a minute.
 _REQUESTS = {"chat": {1: 5, 8: 24, 32: 64}, "summarize": {1: 5, 4: 8, 8: 8}, "story": {1: 5, 8: 16, 32: 32}}
-_STORY_TOKENS = 400
+_STORY_TOKENS = 300
 
 
 def _stages() -> Iterator[StageSpec]:

@@ -31,6 +31,7 @@ from loadgen.plan.writer import ARRIVALS, LENGTHS, Drawn, Writer, generator, key
 
 _BLOCK = 1024
 _MAX_SWEEP = 1000
+_WARM_UP_TOKENS = 64  # of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,10 @@ def plan_warm_up(
     sizer: Mapping[str, Sizer] | None = None,
 ) -> Iterator[PlannedRequest]:
     """`count` requests of one workload to warm up and calibrate with: without a `sizer` every second one has half the
-    prompt, so that the template's overhead can be told from the density of the text. Never due, marked `warmup`."""
-    single = replace(workload, turns=None)
+    prompt, so that the template's overhead can be told from the density of the text. Never due, marked `warmup`, and
+    with short answers: prompts are what is to be learned."""
+    answer = fixed(max(1, min(_WARM_UP_TOKENS, round(workload.output_tokens.mean()))))
+    single = replace(workload, turns=None, output_tokens=answer)
     half = replace(single, prompt_tokens=fixed(max(1, round(workload.prompt_tokens.mean() / 2))))
     like = None if spec.trace is None else next(spec.trace.rows(), None)
     plans = [
