@@ -86,9 +86,9 @@ def parse(body: bytes) -> Iterator[Sample]:
 
     Line by line, and only the wanted ones: comments, other series and exemplars of other lines do no harm.
     """
-    for line in _WANTED.findall(body):
+    for match in _WANTED.finditer(body):
         try:
-            families = list(text_string_to_metric_families(line.decode("utf-8", "replace") + "\n"))
+            families = list(text_string_to_metric_families(match[0].decode("utf-8", "replace") + "\n"))
         except (ValueError, IndexError, KeyError):
             continue
         for family in families:
