@@ -60,17 +60,18 @@ ERRORS = (
     "KeyError: 'idempotency_key'",
     "panic: runtime error: invalid memory address or nil pointer dereference",
 )
+# Of one length each, so that a prompt's share of log, which has more tokens, varies little.
 QUESTIONS = (
     "Since this morning about one in twenty customers cannot finish their order. I pasted the log of the affected "
     "hour below. What is the most likely cause, and what should we check first?",
     "Our nightly job stopped half way and the retries made it worse. Please read the log below and explain what "
-    "happened, step by step, and how to keep it from happening again.",
-    "After the last release the service restarts every few minutes. We rolled back but the errors stay. Below is the "
-    "log from one of the nodes. Which of these messages matter, and which are only noise?",
-    "A user reports that payments are taken twice. I could not reproduce it. Here is what our services logged around "
-    "that time. Can you tell how this can happen and suggest a fix?",
-    "Latency doubled overnight although traffic did not change. Here is the log of one instance. Where is the time "
-    "spent, and what would you measure next?",
+    "happened, step by step, and how we can keep all this from happening again.",
+    "After the last release the service restarts every few minutes. We rolled back but the errors stay. Below is "
+    "the log from one of the nodes. Which of these messages matter to us here?",
+    "A user reports that payments are taken twice. I could not reproduce it. Here is what our services logged "
+    "around that time. Can you tell me how this can happen, and suggest a safe fix?",
+    "Latency doubled overnight although traffic did not change at all. Here is the log of one instance from the "
+    "busiest hour. Where is the time spent, and what would you look at next time?",
 )
 
 SUBJECTS = _phrases(
@@ -130,8 +131,10 @@ HEADINGS = _phrases(
 STORY_ASKS = (
     "Write a short story from the notes below. Keep to the notes, give every scene a place and a time of day, and "
     "end on an image rather than a lesson.",
-    "Turn the following notes into a story told in the past tense by someone who was there. Do not explain the ending.",
-    "Write the opening chapter of a novel that fits these notes. Let the characters speak; keep the sentences plain.",
+    "Turn the following notes into a story told in the past tense by someone who was there and took part. Keep "
+    "the order of the notes; leave the end open.",
+    "Write the opening chapter of a novel that fits these notes. Let the characters speak for themselves, keep "
+    "the sentences plain, and give it a good title.",
 )
 STORY_NOTES = (
     "The story takes place in {place}, {time}.",
@@ -170,10 +173,10 @@ THINGS = _phrases("a brass key|a bundle of negatives|a notebook in cipher|a brok
 WEATHERS = _phrases("rains without a break|is too warm for the month|turns foggy at noon|is perfectly still")
 
 GUIDE_ASKS = (
-    "Write a detailed guide of several pages on the subject below. Explain every step, give examples, and say what "
-    "commonly goes wrong. Cover each of the following points in its own section.",
-    "Prepare a thorough handbook chapter from this outline. Write in full paragraphs, in the order given, and close "
-    "each section with a short checklist.",
+    "Write a detailed guide of several pages on the subject below. Explain every step, give examples, and say "
+    "what commonly goes wrong. Cover each of the following points in its own section.",
+    "Prepare a thorough handbook chapter from this outline. Write in full paragraphs, in the order given, name "
+    "the sources that a reader could turn to, and close each section with a checklist.",
 )
 GUIDE_POINTS = (
     "how to plan {task}, with the people and the time that it takes",

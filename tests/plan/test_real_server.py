@@ -57,7 +57,7 @@ def test_prompts_have_the_asked_number_of_tokens_by_calibration_alone(
         "concurrency: 1\nrequests: 30\nwarmup: 24\n",
     )
     assert requests.prompt_tokens.mean() == pytest.approx(tokens, rel=0.02, abs=2)
-    assert np.abs(requests.prompt_tokens - tokens).max() < 0.15 * tokens
+    assert np.abs(requests.prompt_tokens - tokens).max() < 0.2 * tokens
 
 
 def test_with_its_tokenizer_every_prompt_has_the_asked_number_within_a_token(endpoint: str, tmp_path: Path) -> None:
