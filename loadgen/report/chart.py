@@ -97,7 +97,7 @@ def decades(values: Iterable[float | None], least: float) -> tuple[float, float]
 
 
 def errors(line: dict[str, Numbers]) -> dict[str, Any]:
-    """Intervals of a line as error bars; an open side has none."""
+    """Intervals of a line as error bars; a side that is open, or reaches what a log axis cannot show, has none."""
     values = line["value"]
     up = [_distance(high, value) for high, value in zip(line["high"], values, strict=True)]
     down = [_distance(value, low) for low, value in zip(line["low"], values, strict=True)]
@@ -112,7 +112,7 @@ def errors(line: dict[str, Numbers]) -> dict[str, Any]:
 
 
 def _distance(high: float | None, low: float | None) -> float:
-    return 0.0 if high is None or low is None else max(high - low, 0.0)
+    return max(high - low, 0.0) if high is not None and low is not None and low > 0.0 else 0.0
 
 
 def line_at(direction: str, at: float) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def timeline(series: dict[str, Any]) -> Chart | None:
         data.append(_dots(stages))
     panels = {
         "y": axis("in flight", rangemode="tozero"),
-        "y2": axis("output tokens/s", rangemode="tozero", tickformat=",.4~g"),
+        "y2": axis("output tokens/s", rangemode="tozero", tickformat=","),
         "y3": log_axis("TTFT", [x for stage in stages for x in stage["ttft"]], "s", room=0.3) if answered else None,
         "y4": axis("failed", rangemode="tozero") if failed else None,
     }

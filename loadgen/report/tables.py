@@ -59,7 +59,7 @@ MAX_NAMES = 8  # of stages in one cell
 VERDICTS = {
     "valid": "Nothing was found that would falsify the figures.",
     "questionable": "Read the findings before the figures.",
-    "invalid": "Do not use the figures: a finding makes them wrong.",
+    "invalid": "Do not use the figures: the findings say why.",
 }
 
 
@@ -120,7 +120,9 @@ def latency(group: WorkloadGroup) -> list[dict[str, Any]]:
     blocks = []
     for name, heading in LATENCIES.items():
         values = [stage.summary.get(name, "p50") for stage in group.stages]
-        if all(value is None for value in values) or (name == "chunk_gap" and not _grouped(group)):
+        if all(value is None or value.value is None for value in values) or (
+            name == "chunk_gap" and not _grouped(group)
+        ):
             continue
         factor, unit = scale_for("s", [value.value for value in values if value is not None])
         rows = [

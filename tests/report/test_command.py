@@ -24,33 +24,6 @@ def _run(*words: str) -> int:
     return code
 
 
-def test_the_page_and_its_path(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(str(folder)) == 0
-    assert str(folder / "report.html") in capsys.readouterr().out
-    assert "<!doctype html>" in (folder / "report.html").read_text(encoding="utf-8").lower()
-    assert (folder / "summary.md").is_file()
-
-
-@pytest.mark.parametrize(("form", "start"), [("json", "{"), ("csv", "stage,"), ("md", "#")])
-def test_other_formats_go_to_standard_output(
-    folder: Path, capsys: pytest.CaptureFixture[str], form: str, start: str
-) -> None:
-    assert _run(str(folder), "--format", form) == 0
-    out = capsys.readouterr().out
-    assert out.lstrip().startswith(start)
-    if form == "json":
-        assert json.loads(out)["stages"]
-    assert not (folder / "report.html").exists()
-
-
-def test_output_goes_where_it_is_told(folder: Path, tmp_path: Path) -> None:
-    for form in ("html", "md", "json", "csv"):
-        target = tmp_path / f"out.{form}"
-        assert _run(str(folder), "--format", form, "-o", str(target)) == 0
-        assert target.stat().st_size > 100
-    assert not (folder / "report.html").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
