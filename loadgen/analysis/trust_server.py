@@ -22,7 +22,7 @@ _MOMENTS = 3  # readings of a gauge that a statement about it needs
 _HELD_STEPS = 3.0  # time between tokens; shorter than that many, held back cannot be told from noise
 _LOWERED = 0.95  # of the highest clock of the run
 _BUSY = 0.5  # utilisation from which a GPU's clock should be up
-_SAME_REQUESTS = 0.02
+_SAME_REQUESTS = 0.02  # two counts of requests that differ by no more are of the same ones
 
 
 def another_tenant(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
