@@ -27,17 +27,16 @@ from loadgen.engine.stage import Slice
 from loadgen.engine.telemetry import Telemetry, own_pages, pages
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
+from loadgen.engine.warmup import WarmUp
 from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError
-from loadgen.model import Capture, Exchange, Features, Load, PlannedRequest, RunInfo, Sink, StageInfo
-from loadgen.plan.schedule import StageSpec, plan_stage, plan_warm_up
-from loadgen.plan.tokens import DEFAULTS, Exact, Sizer, calibrate
-from loadgen.plan.workload import Workload
+from loadgen.model import Capture, Exchange, Features, PlannedRequest, RunInfo, Sink, StageInfo
+from loadgen.plan.schedule import StageSpec, plan_stage
+from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import decode, last_token_ns
 
 _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
 _CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
-_WARMUP_USERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +99,10 @@ class Session:
     _telemetry: Telemetry | None = None
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
-    _warmed: int = 0  # warm-up requests so far
-    _sizers: dict[str, Sizer] = field(default_factory=dict)
-    _service_ns: dict[str, int] = field(default_factory=dict)
+    _warm_up: WarmUp = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._warm_up = WarmUp(self.settings)
 
     async def run(self, stages: Sequence[StageSpec]) -> None:
         """Measure every stage. Raises EndpointError when the endpoint cannot be used at all."""
@@ -130,7 +130,7 @@ class Session:
                     if self._observer is not None:
                         self._observer.stage(None)
                     if not runner.stop.is_set():
-                        await self._warm_up(runner, spec)
+                        await self._warm_up.run(runner, spec)
                     if not runner.stop.is_set():
                         await self._stage(runner, transport, spec)
             finally:
@@ -225,55 +225,6 @@ class Session:
         if self._telemetry is not None:
             await asyncio.to_thread(self._telemetry.mark)
 
-    async def _warm_up(self, runner: Runner, spec: StageSpec) -> None:
-        """Send the stage's warm-up requests; learn from the server's `usage` how long prompts really are.
-
-        Two rounds: the first, at two lengths, shows density and overhead; the second is sized by that and corrects it.
-        With a tokenizer only the overhead of the template is to be learned.
-        """
-        count = self.settings.count_tokens
-        for workload, _ in spec.mix:
-            if workload.name in self._sizers:
-                continue
-            if count is not None:
-                self._sizers[workload.name] = Exact(count, 0, DEFAULTS[workload.kind].density)
-            if not self.settings.warmup:
-                continue
-            second = self.settings.warmup // 2
-            seen = await self._warm_up_round(runner, spec, workload, self.settings.warmup - second)
-            sizer = self._sizers.get(workload.name)
-            if sizer is None:
-                sizer = calibrate(_prompt_sizes(seen), DEFAULTS[workload.kind])
-            else:
-                sizer = sizer.through(_text_and_server_tokens(seen))
-            self._sizers[workload.name] = sizer
-            if second and not runner.stop.is_set():
-                seen = await self._warm_up_round(runner, spec, workload, second)
-                if count is None:
-                    self._sizers[workload.name] = sizer.through(_prompt_sizes(seen))
-            took = [_service_ns(e, workload.output_tokens.mean()) for e in seen if e.event_ns]
-            self._service_ns[workload.name] = sum(took) // len(took) if took else 0
-
-    async def _warm_up_round(self, runner: Runner, spec: StageSpec, workload: Workload, count: int) -> list[Exchange]:
-        """The exchanges that succeeded."""
-        settings = self.settings
-        seen: list[Exchange] = []
-        self._warmed += count
-        plan = plan_warm_up(
-            spec,
-            workload,
-            count,
-            seed=settings.seed,
-            nonce=f"{settings.nonce}w{self._warmed}",
-            first_id=-self._warmed,
-            sizer=self._sizers if workload.name in self._sizers else None,
-        )
-        load = Load("concurrency", min(count, _WARMUP_USERS), "closed")
-        runner.on_exchange = seen.append
-        await runner.run(StageInfo(-1, f"{workload.name} warm-up", workload.name, load, count), plan)
-        runner.on_exchange = lambda exchange: None
-        return [e for e in seen if e.outcome == "ok"]
-
     async def _stage(self, runner: Runner, transport: Transport, spec: StageSpec) -> None:
         info = stage_info(spec)
         self.info.stages.append(info)
@@ -281,7 +232,7 @@ class Session:
         if self._observer is not None:
             self._observer.stage(info)
         await self._mark()
-        plan = partial(_part_of_plan, spec, self.settings, dict(self._sizers))
+        plan = partial(_part_of_plan, spec, self.settings, dict(self._warm_up.sizers))
         stagger_ns = self._stagger_ns(spec)
         try:
             if self._crew is not None:
@@ -331,7 +282,7 @@ class Session:
     def _stagger_ns(self, spec: StageSpec) -> int:
         if self.settings.burst_start or spec.load.kind != "concurrency" or spec.load.value <= 1:
             return 0
-        times = [self._service_ns.get(workload.name, 0) for workload, _ in spec.mix]
+        times = [self._warm_up.service_ns.get(workload.name, 0) for workload, _ in spec.mix]
         return sum(times) // max(len(times), 1)
 
     def _catch_signals(self, runner: Runner) -> None:
@@ -344,23 +295,6 @@ class Session:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number)
-
-
-def _prompt_sizes(exchanges: list[Exchange]) -> list[tuple[int, int]]:
-    """(characters sent, prompt tokens counted by the server), where it counts them."""
-    return [(e.prompt_chars, e.prompt_tokens) for e in exchanges if e.prompt_chars and e.prompt_tokens]
-
-
-def _service_ns(exchange: Exchange, output_tokens: float) -> int:
-    """How long a request with so many output tokens would take, by one with fewer: TTFT + TPOT * (N - 1)."""
-    first, last, n = exchange.event_ns[0], exchange.event_ns[-1], sum(exchange.event_tokens)
-    tpot_ns = (last - first) / (n - 1) if n > 1 else 0.0
-    return first - (exchange.sent_ns or first) + round(tpot_ns * max(output_tokens - 1, 0))
-
-
-def _text_and_server_tokens(exchanges: list[Exchange]) -> list[tuple[int, int]]:
-    """(text tokens, prompt tokens counted by the server) of prompts made by a tokenizer that took no overhead."""
-    return [(e.prompt_tokens_requested, e.prompt_tokens) for e in exchanges if e.prompt_tokens]
 
 
 def _part_of_plan(
