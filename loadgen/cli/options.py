@@ -1,11 +1,10 @@
 """The flags that `run` and `plan` share, and how they become settings (`stages` makes the stages).
 
-Knows: flag names, defaults, and the spelling of durations, sweeps and lengths. Must not know: how a run is made.
+Knows: flag names and defaults. Must not know: how a run is made, how a value is spelled (`values`).
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import secrets
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from loadgen.cli.values import read_extra_body, read_header, read_limit, read_workers
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
     from loadgen.model import Features
     from loadgen.store.tokenizer import read_tokenizer
 
-    headers = dict(_header(text) for text in given["header"])
+    headers = dict(read_header(text) for text in given["header"])
     if (variable := given["api_key_env"]) is not None:
         key = os.environ.get(variable)
         if not key:
@@ -170,8 +170,8 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         model=given["model"],
         dialect=given["dialect"],
         headers=headers,
-        features=Features(temperature=given["temperature"], extra_body=_extra_body(given["extra_body"])),
-        limits=Limits(*(_limit(given, name) for name in ("connect", "first", "idle", "total"))),
+        features=Features(temperature=given["temperature"], extra_body=read_extra_body(given["extra_body"] or "{}")),
+        limits=Limits(*(read_limit(n)(given[f"timeout_{n}"]) for n in ("connect", "first", "idle", "total"))),
         security=Security(given["insecure"], given["ca"], given["trust_env"]),
         seed=given["seed"],
         nonce=new_nonce(),
@@ -185,16 +185,14 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
 
 
 def _workers(given: dict[str, Any]) -> int:
-    text = given["workers"]
-    if text == "auto":
-        from loadgen.engine.host import cores
-        from loadgen.plan.schedule import parse_sweep
+    wanted = read_workers(given["workers"])
+    if wanted is not None:
+        return wanted
+    from loadgen.engine.host import cores
+    from loadgen.plan.schedule import parse_sweep
 
-        most = max(parse_sweep(given["rate"] or given["concurrency"] or "32", integers=False))
-        return max(1, min(cores() - 1, math.ceil(most / _PER_WORKER)))
-    if not text.isdecimal() or not 1 <= int(text) <= 256:
-        raise UsageError("give a number from 1 to 256, or auto", where=f"--workers {text}")
-    return int(text)
+    most = max(parse_sweep(given["rate"] or given["concurrency"] or "32", integers=False))
+    return max(1, min(cores() - 1, math.ceil(most / _PER_WORKER)))
 
 
 def _metrics(url: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
@@ -204,37 +202,3 @@ def _metrics(url: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
     pages(wanted, url, {}, Security())
     return wanted
-
-
-def _limit(given: dict[str, Any], name: str) -> int | None:
-    from loadgen.plan.units import duration_ns
-
-    text = given[f"timeout_{name}"]
-    if text.strip().lower() in ("off", "none"):
-        return None
-    try:
-        value = duration_ns(text)
-    except (UsageError, ValueError) as bad:
-        raise UsageError(str(bad), where=f"--timeout-{name}", do="give a duration such as 10s, or off") from bad
-    if value <= 0:
-        raise UsageError("must be longer than 0", where=f"--timeout-{name} {text}", do="give off for no limit")
-    return value
-
-
-def _header(text: str) -> tuple[str, str]:
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip() or any(c in text for c in "\r\n"):
-        raise UsageError("is not NAME: VALUE", where=f"--header {name}")
-    return name.strip(), value.strip()
-
-
-def _extra_body(text: str | None) -> dict[str, Any]:
-    if text is None:
-        return {}
-    try:
-        value = json.loads(text)
-    except ValueError as bad:
-        raise UsageError(f"not JSON: {bad}", where="--extra-body") from bad
-    if not isinstance(value, dict):
-        raise UsageError("must be a JSON object", where="--extra-body")
-    return value

@@ -39,14 +39,13 @@ def command(ctx: click.Context, /, url: str | None, show: int, form: str, **give
 
     Prompts are sized by estimate here: a run corrects them by the server's own counts.
     """
-    from loadgen.analysis.slo import parse
-    from loadgen.cli import spec
+    from loadgen.cli import spec, values
     from loadgen.cli.stages import stages_from
 
     if url is not None and not spec.is_spec(url) and "://" not in url:
         raise UsageError(f"{url!r} is neither a URL nor a SPEC.yaml")
     _, given = spec.with_spec(ctx, url or "", given)
-    parse(given["slo"])
+    values.check(given)
     stages = [stage_facts(one, given["seed"], show) for one in stages_from(given)]
     if form == "json":
         click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))

@@ -36,8 +36,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
 
     In place of URL, a SPEC.yaml whose keys are these flags (and url).
     """
-    from loadgen.analysis.slo import parse
-    from loadgen.cli import spec
+    from loadgen.cli import spec, values
     from loadgen.cli.measure import measure
     from loadgen.cli.options import settings_from
     from loadgen.cli.stages import stages_from
@@ -46,7 +45,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
     if dump_spec:
         click.echo(spec.dump_spec(ctx, url, given), nl=False)
         return 0
-    parse(given["slo"])  # a mistake in a gate is told before the first request
+    values.check(given)  # a mistake is told before the first request
     settings = settings_from(url, given)
     stages = stages_from(given)
     run_dir, _, interrupted = measure(
@@ -54,7 +53,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         stages,
         output=None if given["output"] is None else Path(given["output"]),
         command=sys.argv,
-        notes=_notes(given["note"]),
+        notes=dict(values.read_note(text) for text in given["note"]),
         roofline={key: given[key] for key in ("gpu", "gpus", "shape", "dtype")},
         slo=given["slo"],
     )
@@ -86,15 +85,3 @@ def finish(run_dir: Path, slo: tuple[str, ...], *, report: bool, interrupted: bo
     if "fail" in outcomes:
         return 1
     return 3 if "undecidable" in outcomes or (slo and summary.verdict == "invalid") else 0
-
-
-def _notes(texts: tuple[str, ...]) -> dict[str, str]:
-    from loadgen.errors import UsageError
-
-    notes = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise UsageError("is not KEY=VALUE", where=f"--note {text}")
-        notes[key.strip()] = value
-    return notes

@@ -1,7 +1,7 @@
 """A whole `run` from one file: SPEC.yaml, whose keys are the flags of `loadgen run`.
 
 Knows: how a flag becomes a key, how a spec and flags are put together, how flags are written as a spec. Must not know:
-what a flag means (`options`, `stages`), positions in YAML (`store.yamlfile`).
+what a flag means (`values`, `options`, `stages`), positions in YAML (`store.yamlfile`).
 Why from the command itself: the keys, their types and their descriptions are those of the flags, so a flag cannot be
 without its key. Flags given beside a spec win over it. Paths in a spec are looked up beside it.
 """
@@ -9,7 +9,7 @@ without its key. Flags given beside a spec win over it. Paths in a spec are look
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from loadgen.cli.values import READERS
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,20 +58,25 @@ def with_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> tuple[str,
 
 
 def dump_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> str:
-    """The flags as a spec, defaults left out: `with_spec` reads back the same. Values of headers are left out, too."""
+    """The flags as a spec, defaults left out: `with_spec` reads back the same. Values of headers are left out, too, and
+    what a URL holds of user info and query values."""
     import io
 
     from ruamel.yaml import YAML
 
+    from loadgen.engine.host import public_url
+
     defaults = {parameter.name: parameter.get_default(ctx) for parameter in ctx.command.params}
-    spec: dict[str, Any] = {"url": url} if url else {}
-    left_out = []
+    full = url if "://" in url else f"http://{url}"
+    bare = public_url(full)
+    spec: dict[str, Any] = {"url": url if bare == full else bare}
+    left_out = [] if bare == full else ["the secrets of the URL"]
     for key in (parameter.name for parameter in ctx.command.params):
         value = given.get(key or "")
         if key in (None, "url", *_NOT_KEYS) or value is None or value is False or value == () or value == defaults[key]:
             continue
         if key == "header":
-            left_out = [text.partition(":")[0].strip() for text in value]
+            left_out += [f"header {text.partition(':')[0].strip()}" for text in value]
         elif key == "extra_body":
             spec[key] = json.loads(value)
         else:
@@ -78,7 +84,7 @@ def dump_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> str:
     out = io.StringIO()
     out.write(f"# yaml-language-server: $schema={SCHEMA_ID}\n")
     if left_out:
-        out.write(f"# Values of headers are never stored; give again: {', '.join(left_out)}\n")
+        out.write(f"# Never stored, to be given again: {', '.join(left_out)}\n")
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 1000
@@ -134,7 +140,7 @@ def _type(parameter: click.Parameter) -> Any:
     elif kind is click.INT or kind is click.FLOAT:
         found = int if kind is click.INT else float
     else:
-        found = Annotated[str, BeforeValidator(_text, json_schema_input_type=Any), AfterValidator(_checked(name))]
+        found = Annotated[str, BeforeValidator(_text(name), json_schema_input_type=Any), AfterValidator(_checked(name))]
     if getattr(parameter, "multiple", False):
         return Annotated[list[found], BeforeValidator(_listed, json_schema_input_type=list[found] | found)]
     return found
@@ -158,55 +164,31 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def _text(value: Any) -> Any:
-    """What a flag would be given as text: numbers, lists of them, a mapping as JSON."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int | float):
-        return f"{value}"
-    if isinstance(value, list) and all(isinstance(v, int | float | str) and not isinstance(v, bool) for v in value):
-        return ",".join(str(v) for v in value)
-    return json.dumps(value) if isinstance(value, dict) else value
+def _text(name: str) -> Callable[[Any], Any]:
+    """What a flag would be given as text: numbers, lists of them, for --extra-body a mapping."""
+
+    def text(value: Any) -> Any:
+        if name == "extra_body" and isinstance(value, dict | list):
+            return json.dumps(value)
+        if isinstance(value, list) and all(isinstance(v, int | float | str) and not isinstance(v, bool) for v in value):
+            return ",".join(str(v) for v in value)
+        return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+    return text
 
 
 def _checked(name: str) -> Callable[[str], str]:
     """A check of a text's grammar where there is one for this key, so that all mistakes are told at once."""
 
     def check(text: str) -> str:
-        try:
-            for read in _grammars(name):
-                read(text)
-        except UsageError as bad:
-            raise ValueError(str(bad)) from bad
+        if name in READERS:
+            try:
+                READERS[name](text)
+            except UsageError as bad:  # the place is the key's, not the flag's
+                raise ValueError(str(UsageError(bad.what, do=bad.do))) from bad
         return text
 
     return check
-
-
-def _grammars(name: str) -> Iterator[Callable[[str], Any]]:
-    from loadgen.plan.arrivals import parse_arrivals
-    from loadgen.plan.schedule import parse_sweep
-    from loadgen.plan.units import duration_ns
-
-    def length(text: str) -> None:
-        from loadgen.plan.lengths import parse_length
-
-        if not text.startswith("file:"):
-            parse_length(text)
-
-    table: dict[str, Callable[[str], Any]] = {
-        "concurrency": lambda text: parse_sweep(text, integers=True),
-        "rate": lambda text: parse_sweep(text, integers=False),
-        "trace_speed": lambda text: parse_sweep(text, integers=False),
-        "arrivals": parse_arrivals,
-        "duration": duration_ns,
-        "prompt_tokens": length,
-        "output_tokens": length,
-    }
-    if name.startswith("timeout_"):
-        yield lambda text: None if text in ("off", "none") else duration_ns(text)
-    elif name in table:
-        yield table[name]
 
 
 # -- paths ---------------------------------------------------------------------------------------------------------

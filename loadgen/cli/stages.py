@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.cli.values import read_slice, read_weights, read_window
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,12 +37,9 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     A member of `given["workload"]` is a name, a file, or the keys of a workload that a spec describes in place.
     """
     from loadgen.plan.schedule import StageSpec
-    from loadgen.plan.units import duration_ns
 
     _consistent(given)
-    span = None if given["duration"] is None else duration_ns(given["duration"])
-    if span == 0:
-        raise UsageError("must be longer than 0", where=f"--duration {given['duration']}")
+    span = None if given["duration"] is None else read_window(given["duration"])
     mixes = _mixes(given, _workloads(given))
     specs: list[StageSpec] = []
     if given["trace"] is not None:
@@ -97,18 +95,13 @@ def _mixes(given: dict[str, Any], workloads: Sequence[Workload]) -> list[tuple[t
     """One mix of all workloads by --mix, or each on its own."""
     if given["mix"] is None:
         return [((workload, 1.0),) for workload in workloads]
-    try:
-        weights = [float(part.strip().removesuffix("%")) for part in given["mix"].split(",")]
-    except ValueError as bad:
-        raise UsageError("is not a list of weights", where=f"--mix {given['mix']}", do="write 70,20,10") from bad
+    weights = read_weights(given["mix"])
     if len(weights) != len(workloads):
         raise UsageError(
             f"{len(weights)} weights for {len(workloads)} workloads",
             where=f"--mix {given['mix']}",
             do="give one for each",
         )
-    if not all(0 < weight < float("inf") for weight in weights):
-        raise UsageError("weights must be above 0", where=f"--mix {given['mix']}")
     return [tuple(zip(workloads, weights, strict=True))]
 
 
@@ -161,16 +154,9 @@ def _trace_stages(
 
 def trace_from(given: dict[str, Any], speed: float) -> TraceFile:
     """The part of the trace that the flags choose, at one speed. Raises UsageError."""
-    from loadgen.plan.units import duration_ns
     from loadgen.store.tracefile import TraceFile
 
-    start_ns, end_ns = 0, None
-    if given["trace_slice"] is not None:
-        start, dots, end = given["trace_slice"].partition("..")
-        if not dots:
-            raise UsageError("is not a slice", where=f"--trace-slice {given['trace_slice']}", do="write 10m..20m")
-        start_ns = duration_ns(start) if start.strip() else 0
-        end_ns = duration_ns(end) if end.strip() else None
+    start_ns, end_ns = (0, None) if given["trace_slice"] is None else read_slice(given["trace_slice"])
     return TraceFile(
         given["trace"],
         speed=speed,

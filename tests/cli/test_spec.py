@@ -72,6 +72,11 @@ def test_values_of_headers_are_not_written() -> None:
     text = dump_spec(*_parsed(URL, "--header", "X-Key: very-secret"))
     assert "very-secret" not in text
     assert "X-Key" in text
+    for url in ("http://me:very-secret@127.0.0.1:9/v1", "me:very-secret@host", "https://host/v1?key=very-secret"):
+        text = dump_spec(*_parsed(url))
+        assert "very-secret" not in text
+        assert "to be given again: the secrets of the URL" in text
+    assert "given again" not in dump_spec(*_parsed("127.0.0.1:9"))
 
 
 def test_numbers_lists_and_mappings_stand_for_the_texts_of_flags(tmp_path: Path) -> None:
@@ -117,7 +122,9 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
     path = _spec(
         tmp_path,
         "workload:\n- chat\n- {name: x, kind: stor, prompt_tokens: 1, output_token: 5}\nconcurency: 1\nwarmup: -3\n"
-        "duration: 5\nrate: 1..\ndialect: chatt\ninsecure: maybe\narrivals: pois\ntimeout_idle: soon\n",
+        "duration: 5\nrate: 1..\ndialect: chatt\ninsecure: maybe\narrivals: pois\ntimeout_idle: soon\n"
+        "extra_body: [1]\nslo: [p99(ttft) < 1s, p99(tft) < 1s]\nmix: a,b\nworkers: 0\ntimeout_first: Off\n"
+        "header: {a: b}\ngpu: h1000-sxm\nshape: llama-9\ndtype: bf17\ntrace_slice: 5m\nnote: x\nseed: 1.5\n",
     )
     with pytest.raises(UsageError) as bad:
         read_spec(Path(path))
@@ -134,10 +141,34 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
         ("9:1", "insecure"),
         ("10:1", "'pois' is not an arrival process"),
         ("11:1", "'soon' is not a duration"),
+        ("12:1", "must be a JSON object"),
+        ("13:23", "did you mean"),
+        ("14:1", "list of weights"),
+        ("15:1", "from 1 to 256"),
+        ("17:1", "valid string"),
+        ("18:1", "did you mean"),
+        ("19:1", "did you mean"),
+        ("20:1", "did you mean"),
+        ("21:1", "not a slice"),
+        ("22:1", "KEY=VALUE"),
+        ("23:1", "valid integer"),
     ):
         assert any(f"SPEC.yaml:{place}: " in line and words in line for line in lines), (place, words, lines)
+    assert not any("timeout_first" in line for line in lines)
     done = CliRunner().invoke(cli, ["run", path])
     assert isinstance(done.exception, UsageError)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--gpu", "h1000"], ["--shape", "x"], ["--dtype", "bf17"], ["--workers", "0"], ["--header", "novalue"],
+     ["--note", "x"], ["--extra-body", "[1]"], ["--extra-body", "{"], ["--timeout-idle", "0s"], ["--slo", "ttft"],
+     ["--trace-slice", "5m", "--trace", "t.csv"]],
+)  # fmt: skip
+def test_values_that_cannot_be_read_are_told_before_anything_is_sent(flags: list[str]) -> None:
+    for command in ("run", "plan"):
+        done = CliRunner().invoke(cli, [command, URL, *flags])
+        assert isinstance(done.exception, UsageError), (command, done.output)
 
 
 # -- flags that go together ----------------------------------------------------------------------------------------

@@ -1,0 +1,178 @@
+"""How the text of a flag, or of its key in a spec, is read: the one home of these spellings.
+
+Knows: for each flag whose text has a grammar the function that reads it. Must not know: which flags go together, what
+they are for.
+Why a table: a spec file tells all its mistakes at once, so a value must be readable alone, before anything is done.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from loadgen.errors import UsageError
+
+
+def read_header(text: str) -> tuple[str, str]:
+    """`NAME: VALUE`. The value stays out of every message."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or any(c in text for c in "\r\n"):
+        raise UsageError("is not NAME: VALUE", where=f"--header {name.strip()}" if colon else "--header")
+    return name.strip(), value.strip()
+
+
+def read_note(text: str) -> tuple[str, str]:
+    """`KEY=VALUE`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UsageError("is not KEY=VALUE", where=f"--note {text}")
+    return key.strip(), value
+
+
+def read_extra_body(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as bad:
+        raise UsageError(f"not JSON: {bad}", where="--extra-body") from bad
+    if not isinstance(value, dict):
+        raise UsageError("must be a JSON object", where="--extra-body")
+    return value
+
+
+def read_workers(text: str) -> int | None:
+    """1 to 256; None for `auto`."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or not 1 <= int(text) <= 256:
+        raise UsageError("give a number from 1 to 256, or auto", where=f"--workers {text}")
+    return int(text)
+
+
+def read_limit(name: str) -> Callable[[str], int | None]:
+    """The reader of `--timeout-NAME`: nanoseconds above 0; None for `off`."""
+
+    def read(text: str) -> int | None:
+        from loadgen.plan.units import duration_ns
+
+        if text.strip().lower() in ("off", "none"):
+            return None
+        try:
+            value = duration_ns(text)
+        except UsageError as bad:
+            raise UsageError(bad.what, where=f"--timeout-{name}", do="give a duration such as 10s, or off") from bad
+        if value <= 0:
+            raise UsageError("must be longer than 0", where=f"--timeout-{name} {text}", do="give off for no limit")
+        return value
+
+    return read
+
+
+def read_window(text: str) -> int:
+    """The length of a stage's window in nanoseconds, above 0."""
+    from loadgen.plan.units import duration_ns
+
+    value = duration_ns(text)
+    if value <= 0:
+        raise UsageError("must be longer than 0", where=f"--duration {text}")
+    return value
+
+
+def read_weights(text: str) -> list[float]:
+    """`70,20,10`, with or without %: each above 0."""
+    try:
+        weights = [float(part.strip().removesuffix("%")) for part in text.split(",")]
+    except ValueError as bad:
+        raise UsageError("is not a list of weights", where=f"--mix {text}", do="write 70,20,10") from bad
+    if not all(0 < weight < math.inf for weight in weights):
+        raise UsageError("weights must be above 0", where=f"--mix {text}")
+    return weights
+
+
+def read_slice(text: str) -> tuple[int, int | None]:
+    """`10m..20m`, `..5m`, `1h..`: from and to in nanoseconds; None for no end."""
+    from loadgen.plan.units import duration_ns
+
+    start, dots, end = text.partition("..")
+    if not dots:
+        raise UsageError("is not a slice", where=f"--trace-slice {text}", do="write 10m..20m")
+    return duration_ns(start) if start.strip() else 0, duration_ns(end) if end.strip() else None
+
+
+def read_slo(text: str) -> Any:
+    """Gates, joined by commas."""
+    from loadgen.analysis.slo import parse
+
+    return parse([text])
+
+
+def _sweep(integers: bool) -> Callable[[str], list[float]]:
+    def read(text: str) -> list[float]:
+        from loadgen.plan.schedule import parse_sweep
+
+        return parse_sweep(text, integers=integers)
+
+    return read
+
+
+def _arrivals(text: str) -> Any:
+    from loadgen.plan.arrivals import parse_arrivals
+
+    return parse_arrivals(text)
+
+
+def _length(text: str) -> Any:
+    from loadgen.plan.lengths import parse_length
+
+    return None if text.startswith("file:") else parse_length(text)  # files are read when the workloads are
+
+
+def _gpu(text: str) -> Any:
+    from loadgen.roofline.catalog import gpu
+
+    return gpu(text)
+
+
+def _shape(text: str) -> Any:
+    from loadgen.roofline.catalog import shape
+
+    return shape(text)
+
+
+def _dtype(text: str) -> Any:
+    from loadgen.roofline.precision import dtypes
+
+    return dtypes(text)
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "concurrency": _sweep(integers=True),
+    "rate": _sweep(integers=False),
+    "mix": read_weights,
+    "trace_speed": _sweep(integers=False),
+    "trace_slice": read_slice,
+    "arrivals": _arrivals,
+    "duration": read_window,
+    "prompt_tokens": _length,
+    "output_tokens": _length,
+    "workers": read_workers,
+    "header": read_header,
+    "extra_body": read_extra_body,
+    **{f"timeout_{name}": read_limit(name) for name in ("connect", "first", "idle", "total")},
+    "slo": read_slo,
+    "note": read_note,
+    "gpu": _gpu,
+    "shape": _shape,
+    "dtype": _dtype,
+}
+
+
+def check(given: dict[str, Any]) -> None:
+    """Read every value that has a grammar, so that a mistake is told before anything is sent. Raises UsageError."""
+    for name, read in READERS.items():
+        value = given.get(name)
+        for text in value if isinstance(value, tuple) else (value,):
+            if text is not None:
+                read(text)
