@@ -80,6 +80,7 @@ class Summary:
     conventions: tuple[Convention, ...]
     slo: tuple[SloResult, ...]
     objectives: tuple[Slo, ...]
+    server: ServerLog | None = field(default=None, repr=False, compare=False)  # its own metrics over time, for drawing
 
 
 def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server: ServerLog | None = None) -> Summary:
@@ -103,6 +104,7 @@ def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server
         tuple(row for m in stages for row in conventions(m)),
         gate.evaluate(objectives, stages, trust.invalid_codes(findings, stages)),
         objectives,
+        server,
     )
 
 

@@ -135,5 +135,5 @@ def note(text: str, x: float, y: float, **more: Any) -> dict[str, Any]:
 
 
 def plain(text: str) -> str:
-    """Plotly reads a little HTML in its texts; a name that holds some is text."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """Plotly reads a little HTML and `%{field}` in its texts; a name that holds some is text."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("%{", "%&#123;")

@@ -41,7 +41,7 @@ def _distribution(workload: str, metric: str, curves: list[dict[str, Any]]) -> C
             }
         )
     return Chart(
-        f"{plain(workload)}: {DISTRIBUTIONS[metric]}",
+        f"{workload}: {DISTRIBUTIONS[metric]}",
         "",
         data,
         layout(
@@ -161,6 +161,43 @@ def _dots(stages: list[dict[str, Any]]) -> Trace:
         "marker": {"size": 5, "color": palette.PREFILL, "opacity": 0.7},
         "hovertemplate": "%{text}, %{x:.4~g} s<br>TTFT %{y:.3~s}s",
     }
+
+
+def server(series: dict[str, Any]) -> Chart | None:
+    """What the server said of itself, panels of one unit each above each other."""
+    panels = series["server"]
+    if not panels:
+        return None
+    data: list[Trace] = []
+    for i, panel in enumerate(panels):
+        for line in panel["lines"]:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": line["name"],
+                    "x": line["x"],
+                    "y": line["y"],
+                    "yaxis": f"y{i + 1}" if i else "y",
+                    "line": {"width": 1.5, "color": palette.series(len(data))[0]},
+                    "hovertemplate": f"%{{y:.4~g}} {line['name']}<br>at %{{x:.4~g}} s",
+                }
+            )
+    shown = {f"y{i + 1}" if i else "y": axis(p["title"], rangemode="tozero") for i, p in enumerate(panels)}
+    base = layout(
+        axis("time from the start of the run (s)", anchor=list(shown)[-1]),
+        {},
+        annotations=_names(series["timeline"]) if series["timeline"] else [],
+        margin={"l": 12, "r": 16, "t": 40, "b": 12},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.12, "xanchor": "left", "x": 0},
+    )
+    return Chart(
+        "The server's own metrics",
+        "As the server states them, read during the run. A queue that grows is load that it cannot keep up with.",
+        data,
+        base | _stacked(shown),
+        200 + 130 * len(shown),
+    )
 
 
 def heat(series: dict[str, Any]) -> Chart | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from loadgen.report import charts_load, charts_time
-from loadgen.report.chart import Chart
+from loadgen.report.chart import Chart, plain
 from loadgen.report.palette import THEMES
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def build(series: dict[str, Any]) -> dict[str, Chart]:
         "timeline": charts_time.timeline(series),
         "heat": charts_time.heat(series),
         "arrivals": charts_time.arrivals(series),
+        "server": charts_time.server(series),
         "slowest": charts_time.slowest(series),
     }
     return {name: chart for name, chart in found.items() if chart is not None}
@@ -43,7 +44,7 @@ def notebook(chart: Chart) -> go.Figure:
 
     spec = resolved({"data": chart.data, "layout": chart.layout}, THEMES["light"])
     figure = go.Figure(spec)
-    figure.update_layout(title=chart.title, height=chart.height, template="plotly_white")
+    figure.update_layout(title=plain(chart.title), height=chart.height, template="plotly_white")
     return figure
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from loadgen.analysis.summary import Summary, Value
-from loadgen.report import provenance, series, tables
+from loadgen.report import provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
 from loadgen.report.numbers import scale_for, whole
 from loadgen.report.placement import Placement, placement
@@ -61,6 +61,7 @@ def view(summary: Summary) -> dict[str, Any]:
         },
         "lengths": tables.lengths(summary),
         "flags": tables.flags(summary),
+        "server": server.table(summary),
         "slowest": slow,
         "thinned": _thinned(workloads),
         "conventions": tables.conventions(summary),
@@ -116,6 +117,7 @@ def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Plac
         "distributions": [series.distributions(group) for group in workloads],
         "timeline": series.timeline(workloads),
         "arrivals": series.arrivals(workloads),
+        "server": server.panels(summary.server),
         "phases": [_phase_bars(group) for group in workloads],
         "roofline": _roofline(workloads, placed),
     }
