@@ -12,6 +12,7 @@ import pytest
 
 from loadgen.report.render import write_report
 from tests import synthetic
+from tests.report.made import MARKUP, hostile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -201,13 +202,17 @@ def test_paper_shows_everything_in_light_colours(show: Any) -> None:
     )
 
 
-def test_markup_from_outside_does_not_run(browser: Any, tmp_path: Path) -> None:
-    evil = "</script><img src=x onerror=window.broken=1><script>window.broken=1</script>"
-    info, rows = synthetic.build((synthetic.StageCase(evil, requests=40, failed=0.2),))
-    info.endpoint["model"] = evil
-    shown = _Shown(browser, write_report(synthetic.write_run(tmp_path / "run", info, rows)))
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_markup_from_outside_neither_runs_nor_breaks_a_phone(browser: Any, tmp_path: Path, theme: str) -> None:
+    path = write_report(synthetic.write_run(tmp_path / "run", *hostile()))
+    shown = _Shown(browser, path, width=375, theme=theme)
+    shown.page.on("dialog", lambda dialog: (shown.troubles.append(dialog.message), dialog.dismiss()))
     shown.draw_all()
-    assert shown.page.evaluate("window.broken") is None
-    assert evil in shown.page.locator("h1").inner_text()
     assert shown.troubles == []
+    assert shown.page.locator("img").count() == 0
+    assert shown.page.evaluate("document.documentElement.scrollWidth") <= 375
+    words = " ".join(MARKUP.split())
+    assert words in " ".join(shown.page.locator("h1").inner_text().split())
+    drawn = shown.page.locator(".legendtext, .xtitle, .annotation-text").all_text_contents()
+    assert any(words in " ".join(text.split()) for text in drawn)
     shown.context.close()

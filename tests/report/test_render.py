@@ -10,7 +10,7 @@ import pytest
 from loadgen.analysis.summary import Summary, summarise
 from loadgen.report.render import FORMATS, render
 from tests import synthetic
-from tests.report.made import MARKUP, hostile
+from tests.report.made import hostile
 
 
 @pytest.fixture(scope="module")
