@@ -14,8 +14,9 @@
     return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, resolved(one)]));
   };
 
-  const themed = (layout) => {
+  const themed = (layout, plot) => {
     const out = resolved(layout);
+    const narrow = plot.clientWidth < 480;
     out.paper_bgcolor = out.plot_bgcolor = "rgba(0,0,0,0)";
     out.font = { family: getComputedStyle(document.body).fontFamily, size: 12, color: token("ink") };
     out.hoverlabel = { bgcolor: token("panel"), bordercolor: token("rule"), font: { color: token("ink") }, namelength: -1 };
@@ -24,8 +25,9 @@
     // A finger that drags over a chart wants to scroll the page.
     out.dragmode = matchMedia("(pointer: coarse)").matches ? false : "zoom";
     for (const name of Object.keys(out).filter((key) => /^[xy]axis/.test(key))) {
-      const colors = { gridcolor: token("grid"), linecolor: token("rule"), tickcolor: token("rule"), tickfont: { color: token("muted"), size: 12 } };
+      const colors = { gridcolor: token("grid"), linecolor: token("rule"), tickcolor: token("rule"), tickfont: { color: token("muted"), size: narrow ? 10 : 12 } };
       out[name] = { ...colors, ...out[name] };
+      out[name].title = { ...out[name].title, font: { size: narrow ? 10.5 : 13 } };
     }
     return out;
   };
@@ -39,7 +41,7 @@
   const draw = (plot) => {
     drawn.add(plot);
     const { data, layout } = specs[plot.dataset.chart];
-    return Plotly.react(plot, resolved(data), themed(layout), config);
+    return Plotly.react(plot, resolved(data), themed(layout, plot), config);
   };
 
   const near = new IntersectionObserver(
@@ -56,11 +58,11 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const plot of drawn) draw(plot);
   });
-  // On paper everything is open, drawn, in light colours, and as wide as the sheet.
+  // On paper all but the longest tables is open, and charts are drawn in light colours, as wide as the sheet.
   const paper = document.documentElement.classList;
   addEventListener("beforeprint", () => {
     paper.add("paper");
-    for (const one of document.querySelectorAll("details")) one.open = true;
+    for (const one of document.querySelectorAll("details:not(.long)")) one.open = true;
     for (const plot of plots) draw(plot);
   });
   addEventListener("afterprint", () => {
