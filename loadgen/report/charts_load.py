@@ -68,14 +68,27 @@ def throughput(series: dict[str, Any]) -> Chart | None:
                 "textposition": "top right",
                 "textfont": {"size": 11, "color": "@muted"},
                 "line": _stroke(i),
-                "marker": {"size": 8},
+                "marker": {
+                    "size": [15 if bend else 8 for bend in loads["knee"]],
+                    "symbol": ["star" if bend else "circle" for bend in loads["knee"]],
+                },
                 "hovertemplate": "%{customdata}<br>%{y:,.4~g} tokens/s whole server<br>%{x:,.4~g} tokens/s per user",
             }
         )
     if not any(x is not None and y is not None for x, y in zip(xs, ys, strict=True)):
         return None
+    bends = any(any(loads["knee"]) for loads in series["loads"])
     limits = [limit for limit in series["limits"] if limit["axis"] == "user"]
+    x_axis = log_axis("output_tokens_per_s_per_user, p50 (tokens/s)", [*xs, *(limit["at"] for limit in limits)], "")
     shapes = [line_at("x", limit["at"]) for limit in limits]
+    if limits:
+        # Where every limit holds.
+        begin = max(limit["at"] for limit in limits)
+        end = 10.0 ** x_axis["range"][1]
+        shapes.append(
+            line_at("x", begin)
+            | {"type": "rect", "x1": end, "fillcolor": "@good-wash", "line": {"width": 0}, "layer": "below"}
+        )
     notes = [
         note(limit["text"], math.log10(limit["at"]), 0.02, yref="y domain", xanchor="left", yanchor="bottom")
         for limit in limits
@@ -83,10 +96,11 @@ def throughput(series: dict[str, Any]) -> Chart | None:
     return Chart(
         "Throughput against what each user gets",
         "Up is more for the operator, right is more for each user. Numbers at the points are the load. "
-        + ("Right of the dashed line the SLO on a user's rate holds." if limits else ""),
+        + ("A star is the knee: beyond it the server's rate grows less than the root of the load. " if bends else "")
+        + ("In the shaded region the SLO on a user's rate holds." if limits else ""),
         data,
         layout(
-            log_axis("output_tokens_per_s_per_user, p50 (tokens/s)", [*xs, *(limit["at"] for limit in limits)], ""),
+            x_axis,
             log_axis("output_tokens_per_s, whole server (tokens/s)", ys, ""),
             shapes=shapes,
             annotations=notes,

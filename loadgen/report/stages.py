@@ -7,6 +7,7 @@ on which stage that is and on how much of the time load has added.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,6 +68,21 @@ class WorkloadGroup:
     def measured(self) -> tuple[Placed, ...]:
         """Those with at least one success."""
         return tuple(stage for stage in self.stages if stage.summary.counts.ok)
+
+
+def knee(stages: Sequence[Placed]) -> Placed | None:
+    """The load from which on more load pays badly: up to it the whole server's rate grew at least with the square root
+    of the load, beyond it less. None where that is not seen, or with fewer than three loads of one kind."""
+    points = [(stage.summary.info.load, stage.value("output_tokens_per_s", "rate"), stage) for stage in stages]
+    points = [point for point in points if point[1]]
+    if len(points) < 3 or len({load.kind for load, _, _ in points}) > 1:
+        return None
+    for (load, rate, stage), (more, higher, _) in itertools.pairwise(points):
+        assert rate is not None
+        assert higher is not None
+        if more.value > load.value and higher / rate < math.sqrt(more.value / load.value):
+            return stage
+    return None
 
 
 def load_label(load: Load) -> str:

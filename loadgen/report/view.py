@@ -14,7 +14,7 @@ from loadgen.report.diagnosis import Diagnosis, diagnose, overall
 from loadgen.report.numbers import scale_for, whole
 from loadgen.report.placement import Placement, placement
 from loadgen.report.slowest import slowest
-from loadgen.report.stages import Placed, WorkloadGroup, groups
+from loadgen.report.stages import Placed, WorkloadGroup, groups, knee
 
 # Rows of a workload's card: metric, statistic, what it is called.
 _CARD: tuple[tuple[str, str, str], ...] = (
@@ -126,6 +126,7 @@ def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Plac
 def _loads(group: WorkloadGroup) -> dict[str, Any]:
     """What the curves over load are drawn from; points of stages without a value are None."""
     stages = group.measured
+    bend = knee(stages)
 
     def line(metric: str, stat: str) -> dict[str, Any]:
         values = [stage.summary.get(metric, stat) for stage in stages]
@@ -137,6 +138,7 @@ def _loads(group: WorkloadGroup) -> dict[str, Any]:
 
     return {
         "labels": [stage.label for stage in stages],
+        "knee": [stage is bend for stage in stages],
         "load": [stage.summary.info.load.value for stage in stages],
         "kind": [stage.summary.info.load.kind for stage in stages],
         "server": line("output_tokens_per_s", "rate"),
