@@ -110,14 +110,14 @@ def fit(make: Callable[[int], str], tokens: int, sizer: Sizer) -> tuple[str, int
         chars = 2 * chars
         text = make(chars)
         count = sizer.count(text) + sizer.overhead_tokens
-    return _cut(make(1), text, tokens, sizer)
+    return _cut(make(1), text, count, tokens, sizer)
 
 
-def _cut(shortest: str, text: str, tokens: int, sizer: Exact) -> tuple[str, int]:
-    """The beginning of `text`, no shorter than `shortest`, whose count is closest to `tokens`: the rule of false
-    position, with a halving at every third step, so that it ends."""
+def _cut(shortest: str, text: str, count: int, tokens: int, sizer: Exact) -> tuple[str, int]:
+    """The beginning of `text` (of `count` tokens), no shorter than `shortest`, whose count is closest to `tokens`: the
+    rule of false position, with a halving at every third step, so that it ends."""
     low, high = len(shortest), len(text)
-    low_count, high_count = (sizer.count(end) + sizer.overhead_tokens for end in (shortest, text))
+    low_count, high_count = sizer.count(shortest) + sizer.overhead_tokens, count
     best, best_count = min(((shortest, low_count), (text, high_count)), key=lambda pair: abs(pair[1] - tokens))
     for attempt in range(_TRIES):
         if best_count == tokens or high - low <= 1 or not low_count < tokens < high_count:
