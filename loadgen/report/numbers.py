@@ -78,7 +78,9 @@ def times(ratio: float) -> str:
 
 
 def interval(low: float | None, high: float | None, factor: float = 1.0, digits: int = 4) -> str:
-    """Bounds in a unit: `1.02 – 1.31`, `≥ 1.02` where there is no upper one, "" where there is none at all."""
+    """Bounds in a unit: `1.02 – 1.31`, `≥ 1.02` where there is no upper one, "" where they say nothing (nothing that
+    is measured here is below 0)."""
+    low = low if low or high is not None else None
     ends = [significant(end * factor, digits) if end is not None and math.isfinite(end) else "" for end in (low, high)]
     if all(ends):
         return " – ".join(ends) if ends[0] != ends[1] else ""

@@ -61,7 +61,14 @@ def test_a_column_has_the_unit_of_its_median() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "text"),
-    [(1.0, 2.0, "1.000 – 2.000"), (1.0, None, "≥ 1.000"), (None, 2.0, "≤ 2.000"), (None, None, ""), (1.0, 1.0, "")],
+    [
+        (1.0, 2.0, "1.000 – 2.000"),
+        (1.0, None, "≥ 1.000"),
+        (None, 2.0, "≤ 2.000"),
+        (None, None, ""),
+        (0.0, None, ""),
+        (1.0, 1.0, ""),
+    ],
 )
 def test_interval(low: float | None, high: float | None, text: str) -> None:
     assert numbers.interval(low, high) == text
