@@ -45,13 +45,12 @@ def headline(info: RunInfo, hardware: str) -> Pairs:
 
 def endpoint(info: RunInfo) -> Pairs:
     """What the probe learned."""
-    return [(_words(key), _plain(key, value)) for key, value in info.endpoint.items() if key != "trials"]
+    return _pairs({key: value for key, value in info.endpoint.items() if key != "trials"})
 
 
 def host(info: RunInfo) -> Pairs:
     """The client's machine, its clock, and the versions of what measured."""
-    pairs = [(_words(key), _plain(key, value)) for key, value in info.host.items()]
-    pairs += [(f"clock: {_words(key)}", _plain(key, value)) for key, value in info.clock.items()]
+    pairs = _pairs(info.host) + _pairs(info.clock, "clock: ")
     return pairs + [(f"version of {name}", version) for name, version in info.versions.items()]
 
 
@@ -78,6 +77,15 @@ def command(info: RunInfo) -> str:
 def spec(info: RunInfo) -> str:
     """The whole resolved configuration as JSON."""
     return json.dumps(info.spec, indent=2, ensure_ascii=False, default=str)
+
+
+def _pairs(of: dict[str, Any], before: str = "") -> Pairs:
+    """Every field, those within fields with the outer name before theirs."""
+    found: Pairs = []
+    for key, value in of.items():
+        name = before + _words(key)
+        found += _pairs(value, f"{name}: ") if isinstance(value, dict) else [(name, _plain(key, value))]
+    return found
 
 
 def _words(key: str) -> str:

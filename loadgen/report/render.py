@@ -19,6 +19,7 @@ from loadgen.analysis.summary import Summary, summarise, to_json
 from loadgen.errors import StorageError
 from loadgen.report import figures
 from loadgen.report.palette import THEMES
+from loadgen.report.redact import redacted
 from loadgen.report.view import view
 from loadgen.store.resources import template_dir
 from loadgen.store.runfile import open_run
@@ -29,13 +30,25 @@ REPORT, COMMENT = "report.html", "summary.md"
 _MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\`*_|[]~#"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"})
 
 
-def write_report(run_dir: Path) -> Path:
+def load(run_dir: Path, *, redact: bool = False) -> Summary:
+    """The summary of the run in a folder; with `redact` without addresses, names and notes.
+
+    Raises:
+        StorageError: there is no run.
+    """
+    info, requests = open_run(run_dir)
+    if redact:
+        info, requests = redacted(info, requests)
+    return summarise(info, requests, server=read_server(run_dir))
+
+
+def write_report(run_dir: Path, *, redact: bool = False) -> Path:
     """Write `report.html` and `summary.md` into the run's folder; returns the path of the page.
 
     Raises:
         StorageError: there is no run, or the folder cannot be written.
     """
-    summary = summarise(*open_run(run_dir), server=read_server(run_dir))
+    summary = load(run_dir, redact=redact)
     write(run_dir / COMMENT, render(summary, "md"))
     return write(run_dir / REPORT, render(summary, "html"))
 
