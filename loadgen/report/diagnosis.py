@@ -20,6 +20,7 @@ FAR = 0.25  # of the roof; under it, something other than the GPU takes most of 
 BEATS = 1.05  # of the roof; over it, a named fact is wrong
 GROWS = 0.15  # of the whole time, that load must add before it is worth a word
 BUSY = 0.6  # of the time in prefill, by the unloaded TTFT; over it, prefills queue up behind each other
+NOTABLE = 0.25  # of the time in prefill; over it, decode steps wait for prefills noticeably
 
 # (phase, what bounds it) -> what helps
 ADVICE: dict[tuple[str, str], str] = {
@@ -33,6 +34,15 @@ ADVICE: dict[tuple[str, str], str] = {
     ("waiting", "prefill"): "less load per replica, more replicas, or cheaper prompts (prefix caching, 8-bit compute)",
     ("waiting", ""): "less load per replica or more replicas; raise the engine's limits on sequences or KV cache if "
     "one of them is reached",
+    (
+        "slowed",
+        "prefill",
+    ): "less load per replica, more replicas, cheaper prompts (prefix caching, 8-bit compute), smaller "
+    "prefill chunks, or prefill on GPUs of its own",
+    (
+        "slowed",
+        "",
+    ): "less load per replica or more replicas; look at the engine's batch limit and at what shares its GPU",
     ("client", ""): "raise the cap on requests in flight or the number of workers, or lower the rate",
     ("far", ""): "look for launch overhead, the scheduler, the network or a busy CPU before buying a faster GPU",
     (
@@ -74,6 +84,8 @@ def diagnose(group: WorkloadGroup, placed: Placement) -> Diagnosis:
         return _client(group, loaded, share)
     if phase == "waiting":
         return _waiting(group, alone, loaded, share)
+    if phase == "decode" and phases.slowed > phases.decode:
+        return _slowed(group, alone, loaded, share, placed.point(loaded, "decode"))
     # Prefill is judged where nothing waits, decode where the batch is: at the lowest and at the highest load.
     return _pass(group, loaded, phase, placed.point(alone if phase == "prefill" else loaded, phase))
 
@@ -106,21 +118,49 @@ def _client(group: WorkloadGroup, loaded: Placed, share: float) -> Diagnosis:
 def _waiting(group: WorkloadGroup, alone: Placed, loaded: Placed, share: float) -> Diagnosis:
     """TTFT that load added is the largest part: what do requests wait for?"""
     before, now = alone.value("ttft", "mean"), loaded.value("ttft", "mean")
-    rate = loaded.value("requests_per_s", "rate")
     assert before is not None
     assert now is not None
     text = (
         f"At {loaded.label} {percent(share)} of the time is waiting that load adds: mean TTFT is "
         f"{quantity(now, 's')}, {times(now / before)} that at {alone.label}."
     )
-    busy = (rate or 0.0) * before
+    busy, evidence = _prefill_busy(alone, loaded)
     if busy < BUSY:
         return Diagnosis(group.name, "waiting in the server", text, ADVICE["waiting", ""])
-    text += (
-        f" {quantity(rate, 'requests/s')} with {quantity(before, 's')} of prefill each would by themselves keep the "
-        f"server busy {percent(min(busy, 1.0))} of the time: prefills queue behind each other."
+    return Diagnosis(
+        group.name,
+        "waiting for prefill",
+        f"{text} {evidence}: prefills queue behind each other.",
+        ADVICE["waiting", "prefill"],
     )
-    return Diagnosis(group.name, "waiting for prefill", text, ADVICE["waiting", "prefill"])
+
+
+def _slowed(group: WorkloadGroup, alone: Placed, loaded: Placed, share: float, point: PhasePoint | None) -> Diagnosis:
+    """Decode is the largest part, and most of it load has added."""
+    before, now = alone.value("tpot", "mean"), loaded.value("tpot", "mean")
+    text = f"At {loaded.label} decode takes {percent(share)} of the time"
+    if before and now:
+        text += f": mean TPOT is {quantity(now, 's')}, {times(now / before)} that at {alone.label}"
+    text += "."
+    if point is not None:
+        text += f" That is {percent(point.share_of_roof)} of its {point.bound} roof."
+    busy, evidence = _prefill_busy(alone, loaded)
+    if busy < NOTABLE:
+        return Diagnosis(group.name, "decode (slowed by load)", text, ADVICE["slowed", ""])
+    limit = "prefill of other requests" if busy >= BUSY else "decode (slowed by load)"
+    text += f" {evidence}: decode steps wait for other requests' prefills."
+    return Diagnosis(group.name, limit, text, ADVICE["slowed", "prefill"])
+
+
+def _prefill_busy(alone: Placed, loaded: Placed) -> tuple[float, str]:
+    """The share of the time that prefill alone would keep the server busy, and the same in words."""
+    rate, each = loaded.value("requests_per_s", "rate"), alone.value("ttft", "mean")
+    busy = min((rate or 0.0) * (each or 0.0), 1.0)
+    told = (
+        f"{quantity(rate, 'requests/s')} with {quantity(each, 's')} of prefill each would by themselves keep the "
+        f"server busy {percent(busy)} of the time"
+    )
+    return busy, told
 
 
 def _pass(group: WorkloadGroup, loaded: Placed, phase: str, point: PhasePoint | None) -> Diagnosis:

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.analysis import formulas
 from loadgen.analysis.summary import Summary, summarise
-from loadgen.model import Load
+from loadgen.model import Exchange, Load
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
 from loadgen.report.placement import placement
 from loadgen.report.stages import groups, load_label
@@ -101,6 +101,28 @@ def test_waiting_is_named_with_its_evidence() -> None:
     assert found.limit.startswith("waiting")
     assert "times that at 1 user" in found.sentence
     assert found.advice
+
+
+def test_decode_that_prefills_slow_down_is_not_called_overhead() -> None:
+    """Long prompts at eight users: every step of an answer waits for somebody's prefill."""
+    info, rows = synthetic.build((StageCase("summarize", value=1), StageCase("summarize", value=8, requests=60)))
+
+    def stretched(row: Exchange) -> Exchange:
+        first = row.event_ns[0]
+        events = tuple(first + (t - first) * 6 for t in row.event_ns)
+        return replace(row, event_ns=events, end_ns=events[-1] + 1000)
+
+    slow = tuple(stretched(row) if row.stage == 1 else row for row in rows)
+    info.stages[1].window_end_ns = max(row.end_ns or 0 for row in slow)
+    (found,) = _diagnoses(summarise(info, synthetic.frame(slow)))
+    assert found.limit == "prefill of other requests"
+    assert "times that at 1 user" in found.sentence
+    assert "prefill" in found.advice
+    # The same slowdown of short prompts has another cause, which is not known.
+    info, rows = synthetic.build((StageCase("story", value=1, requests=6), StageCase("story", value=8, requests=16)))
+    slow = tuple(stretched(row) if row.stage == 1 else row for row in rows)
+    (found,) = _diagnoses(summarise(info, synthetic.frame(slow)))
+    assert found.limit == "decode (slowed by load)"
 
 
 def test_hardware_that_is_not_known_gives_no_bound() -> None:
