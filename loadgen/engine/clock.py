@@ -52,7 +52,7 @@ class TimerFd:
 
     def __init__(self) -> None:
         self.fileno = -1
-        self._due_ns = 0
+        self.due_ns = 0  # 0: not armed
         if not sys.platform.startswith("linux"):
             return
         libc = ctypes.CDLL(None, use_errno=True)
@@ -64,9 +64,9 @@ class TimerFd:
 
     def arm(self, due_ns: int) -> None:
         """Become readable at `due_ns` on CLOCK_MONOTONIC (0 disarms)."""
-        if due_ns == self._due_ns:
+        if due_ns == self.due_ns:
             return
-        self._due_ns = due_ns
+        self.due_ns = due_ns
         self._spec[2], self._spec[3] = divmod(due_ns, 1_000_000_000)
         self._settime(self.fileno, 1, self._ref, None)  # 1 = TFD_TIMER_ABSTIME
 

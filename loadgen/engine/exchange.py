@@ -82,6 +82,8 @@ class HttpExchange:
         self.response: aiohttp.ClientResponse | None = None
         self.done: asyncio.Future[None] = self.loop.create_future()
         self.fed = 0  # pieces of the log that aiohttp has parsed
+        self.to_feed = False  # waits for its turn to be fed
+        self.closed = False  # the peer has closed
         self.grace: asyncio.TimerHandle | None = None  # runs since `[DONE]` was seen
         self.tail = b""  # the end of a receive that ended inside an event
         self.framing: Framing = "chunked"
@@ -172,7 +174,10 @@ class HttpExchange:
             return False  # nearly every receive: whole events
         if data and (framing == "close" or (framing == "chunked" and len(data) > 4 and not data.endswith(_BODY_END))):
             return self._look_for_done(data)
-        self._feed(data)
+        self.closed |= not data
+        if not self.to_feed:
+            self.to_feed = True
+            self.owner.soon(self._feed)
         return True
 
     def _look_for_done(self, data: bytes) -> bool:
@@ -184,12 +189,14 @@ class HttpExchange:
         self.grace = self.loop.call_later(_DONE_GRACE_NS * 1e-9, self.wake)
         return True
 
-    def _feed(self, latest: bytes) -> None:
+    def _feed(self) -> None:
         """Let aiohttp parse what it has not seen; finish when it says that the body is complete (or broken).
 
         The socket leaves the fast lane meanwhile: aiohttp makes its transport read again when it sees the end.
         """
-        assert self.protocol is not None
+        self.to_feed = False
+        if self.protocol is None or self.watch is None:
+            return  # given up meanwhile
         self._unwatch()
         pending = self.log[self.fed :]
         self.fed = len(self.log)
@@ -199,8 +206,8 @@ class HttpExchange:
             if transport is not None:
                 transport.resume_reading()
             self.wake()
-        elif latest:
-            self._look_for_done(latest)
+        elif not self.closed:
+            self._look_for_done(b"".join([data for _, data, _ in pending]))
             self._watch()
         elif transport is not None:
             # The peer closed. aiohttp's parser learns it from `connection_lost`, which comes in the next turn, and

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ssl
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -71,6 +72,7 @@ class Transport:
         self._headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", **headers}
         self._security = security
         self.last_token_ns = last_token_ns
+        self._soon: deque[Callable[[], None]] = deque()
         self._session: aiohttp.ClientSession | None = None
         self._connector: _Connector | None = None
 
@@ -103,6 +105,19 @@ class Transport:
     ) -> None:
         if self._session is not None:
             await self._session.close()
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Run `call` in a turn of the event loop of its own. Streams that end together would otherwise keep the client
+        from looking at the others for as long as all of their ends take."""
+        self._soon.append(call)
+        if len(self._soon) == 1:
+            asyncio.get_running_loop().call_soon(self._one)
+
+    def _one(self) -> None:
+        self._soon[0]()
+        self._soon.popleft()
+        if self._soon:
+            asyncio.get_running_loop().call_soon(self._one)
 
     def kept_alive(self) -> bool:
         """Whether the server has left any connection open for the next request."""
