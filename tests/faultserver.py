@@ -25,7 +25,7 @@ from loadgen.model import Capture, Exchange, Message, PlannedRequest
 from loadgen.wire.timeline import decode, last_token_ns
 from tests.engine.scripted import Peer, Scripted, chunk
 
-GAP_S = 0.012  # between two sends: longer than a busy machine keeps a process waiting
+GAP_S = 0.02  # between segments: long enough to tell one from the next by order, whatever this machine is doing
 
 
 class Act(Enum):
