@@ -198,6 +198,7 @@ def test_paper_shows_everything_in_light_colours(show: Any) -> None:
     shown.page.emulate_media(media="print")
     assert shown.page.evaluate("document.documentElement.scrollWidth") <= 720
     assert len(shown.page.pdf(format="A4")) > 100_000
+    shown.page.emulate_media(media="screen", color_scheme="dark")
     shown.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert (
         shown.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--panel').trim()")
