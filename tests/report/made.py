@@ -1,15 +1,23 @@
-"""A run whose every text from outside is hostile, for the tests of the report."""
+"""What the tests of the report share: summaries made once, and a run whose every text from outside is hostile."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
+from loadgen.analysis.summary import Summary, summarise
 from loadgen.model import Exchange, Failure, RunInfo
 from tests import synthetic
 from tests.synthetic import StageCase
 
 # Ends a script, opens one, is an image with a handler, breaks a table, breaks a format string and a template.
 MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>|`{{ 7*7 }}`%{x}${y}&amp;\u2028"
+
+
+@cache
+def summary_of(name: str) -> Summary:
+    """The summary of a case of `synthetic.CASES`. Everybody gets the same one: nothing may be changed in it."""
+    return summarise(*synthetic.run(name))
 
 
 def hostile() -> tuple[RunInfo, tuple[Exchange, ...]]:

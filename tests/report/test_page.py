@@ -13,6 +13,7 @@ from loadgen.analysis.summary import summarise
 from loadgen.model import RunInfo
 from loadgen.report.render import render, write_report
 from tests import synthetic
+from tests.report.made import summary_of
 
 EVIL = "</script><script>alert(1)</script><b>x</b>"
 
@@ -38,7 +39,7 @@ class _Page(HTMLParser):
 
 
 def _html(name: str) -> str:
-    return render(summarise(*synthetic.run(name)), "html")
+    return render(summary_of(name), "html")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +49,11 @@ def mixed() -> str:
 
 @pytest.mark.parametrize("name", [name for name in synthetic.CASES if name != "fifty"])
 def test_every_case_makes_a_page_with_its_verdict_first(name: str) -> None:
-    info, requests = synthetic.run(name)
-    summary = summarise(info, requests)
+    summary = summary_of(name)
     page = _Page(render(summary, "html"))
     text = " ".join(page.words)
     assert text.index(summary.verdict.upper()) < text.index("Summary", text.index("Provenance"))
-    for stage in info.stages:
+    for stage in summary.info.stages:
         assert stage.name in text
     assert "nan" not in re.findall(r"[a-z]+", text)
     assert "None" not in text
@@ -107,7 +107,7 @@ def test_percentiles_that_the_sample_cannot_support_are_marked() -> None:
         sum((attrs.get("class") or "") == "n weak" for tag, attrs in page.tags if tag == "td") for page in (few, many)
     ]
     assert marked[0] > 10
-    summary = summarise(*synthetic.run("chat"))
+    summary = summary_of("chat")
     ttft = summary.stages[-1].get("ttft", "p99")
     assert ttft is not None
     assert ttft.supported
@@ -125,7 +125,7 @@ def _evil_run() -> tuple[RunInfo, tuple[synthetic.Exchange, ...]]:
 
 def test_markup_from_outside_stays_text() -> None:
     info, rows = _evil_run()
-    clean = _Page(render(summarise(*synthetic.run("failures")), "html"))
+    clean = _Page(_html("failures"))
     text = render(summarise(info, synthetic.frame(rows)), "html")
     page = _Page(text)
     assert page.count("script") == clean.count("script") == 3
@@ -197,6 +197,6 @@ def test_the_report_is_written_beside_its_run(tmp_path: Path) -> None:
 
 
 def test_the_comment_fits_one() -> None:
-    text = render(summarise(*synthetic.run("five")), "md")
+    text = render(summary_of("five"), "md")
     assert len(text) < 8_000
     assert text.count("\n") < 120

@@ -10,7 +10,7 @@ import pytest
 from loadgen.analysis.summary import Summary, summarise
 from loadgen.report.render import FORMATS, render
 from tests import synthetic
-from tests.report.made import hostile
+from tests.report.made import hostile, summary_of
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,6 @@ def test_the_comment_fits_a_pull_request(name: str) -> None:
 
 @pytest.mark.parametrize("name", synthetic.CASES)
 def test_every_kind_of_run_has_every_format(name: str) -> None:
-    summary = summarise(*synthetic.run(name))
-    for fmt in FORMATS:
+    summary = summary_of(name)
+    for fmt in FORMATS.keys() - {"html"}:  # see test_page
         assert render(summary, fmt).strip()
