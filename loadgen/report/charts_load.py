@@ -71,6 +71,8 @@ def throughput(series: dict[str, Any]) -> Chart | None:
                 "marker": {
                     "size": [15 if bend else 8 for bend in loads["knee"]],
                     "symbol": ["star" if bend else "circle" for bend in loads["knee"]],
+                    "opacity": 1,
+                    "line": {"width": 0},
                 },
                 "hovertemplate": "%{customdata}<br>%{y:,.4~g} tokens/s whole server<br>%{x:,.4~g} tokens/s per user",
             }
@@ -306,6 +308,7 @@ def _points(workload: str, phase: str, some: list[dict[str, Any]], color: str) -
             "color": color,
             "size": [8 + 6 * k / max(len(some) - 1, 1) for k in range(len(some))],
             "symbol": _SYMBOLS[phase],
+            "opacity": 0.9,
             "line": {"color": "@panel", "width": 1},
         },
         "hovertemplate": "%{customdata[0]}<br>%{x:.3~g} FLOP/byte, %{y:.3~s}FLOP/s<br>"

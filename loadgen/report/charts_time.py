@@ -225,8 +225,8 @@ def heat(series: dict[str, Any]) -> Chart | None:
     ]  # fmt: skip
     return Chart(
         "Gaps between token events over time",
-        "Each column is one moment of a stage. A second band above the first is steps that prefill lengthens; a drift "
-        "upwards is a server that fills up.",
+        "Each column is one moment of a stage; its lowest row holds all shorter gaps, too. A second band above the "
+        "first is steps that prefill lengthens; a drift upwards is a server that fills up.",
         data,
         layout(
             axis("time from the start of the run (s)", showgrid=False),

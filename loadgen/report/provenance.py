@@ -31,7 +31,8 @@ def headline(info: RunInfo, hardware: str) -> Pairs:
     """What, and against what: the few facts of the first screen."""
     stages = [stage.name for stage in info.stages]
     shown = ", ".join(stages[:12]) + (f" and {len(stages) - 12} more" if len(stages) > 12 else "")
-    engine = " ".join(str(info.endpoint[key]) for key in ("engine", "version") if info.endpoint.get(key))
+    engine, version = (str(info.endpoint.get(key) or "") for key in ("engine", "version"))
+    engine = version if version.startswith(engine) else f"{engine} {version}".strip()
     pairs = [
         ("Model", title(info)),
         ("Endpoint", str(info.endpoint.get("url") or NONE)),

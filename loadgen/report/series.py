@@ -25,6 +25,7 @@ LOADS = 8  # drawn in one chart of distributions
 DOTS = 3000  # of one scatter, over all stages
 _PER_OCTAVE = (32, 16, 8, 4)  # bins of the heat map for each factor of two: as fine as MAX_ROWS allows
 _MAX_ROWS = 48
+_OCTAVES_BELOW = 5  # from the median gap down; what is shorter shares the lowest row
 # chart of a distribution -> metrics it is made of
 DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "Gap between token events", "e2e": "End to end"}
 
@@ -129,9 +130,15 @@ def _heat(m: Measured) -> dict[str, Any] | None:
         used = np.flatnonzero(counts.any(axis=0))
         if len(used) == 0:
             return None
-        if used[-1] - used[0] < _MAX_ROWS:
+        # Events of one receive lie microseconds apart: they would take half of the chart.
+        middle = int(np.searchsorted(np.cumsum(counts.sum(axis=0)), counts.sum() / 2))
+        low = max(int(used[0]), middle - _OCTAVES_BELOW * fineness)
+        if used[-1] - low < _MAX_ROWS:
             break
-    counts, edges = counts[:, used[0] : used[-1] + 1], edges[used[0] : used[-1] + 2]
+    shorter = counts[:, :low].sum(axis=1)
+    counts, edges = counts[:, low : used[-1] + 1], edges[low : used[-1] + 2]
+    counts[:, 0] += shorter
+    edges[0] = max(edges[0], edges[1] / 2)  # a log axis has no zero
     c = m.columns.where(m.columns.streamed_ok)
     times = np.linspace(float(c.sent_ns.min()), float(c.last_ns.max()), MAX_BLOCKS + 1) / 1e9
     total = counts.sum(axis=1, keepdims=True)
