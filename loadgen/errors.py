@@ -4,10 +4,10 @@ Knows: what kinds of user-visible failure exist. Must not know: how they are pri
 Why: a script that calls `loadgen` decides on the exit code, so a kind of failure is one class with one code.
 
     LoadgenError                70  a bug in the tool (anything else that escapes is reported as this, too)
-    ├── UsageError               2  a bad flag, a bad spec, workload, trace or table file
+    ├── UsageError               2  a bad flag, a bad spec, workload, trace or table file, a folder that is no run
     ├── NotDecidable             3  too few samples, or the measurement is INVALID where a verdict was asked for
     ├── EndpointError            4  the endpoint cannot be used: unreachable, refuses, every request failed
-    ├── StorageError             4  the run cannot be written or read back (a full disk, a folder without a run)
+    ├── StorageError             4  a run cannot be written (a full disk) or what is there cannot be read
     └── WireError                4  bytes that no reading of the protocol allows (never leaves `wire` during a run)
 
 A failed *request* is data (`model.Failure`), not an exception. An SLO that failed is a result (exit 1), not one either.
@@ -52,7 +52,7 @@ class EndpointError(LoadgenError):
 
 
 class StorageError(LoadgenError):
-    """A run folder cannot be written, or holds no run."""
+    """A run cannot be written, or its files cannot be read."""
 
     exit_code = 4
 

@@ -120,7 +120,9 @@ def phase_locked(info: RunInfo, m: Measured) -> Iterator[Finding]:
     locked = float(np.abs(sums).sum()) / len(c)
     if locked > _LOCKED:
         text = f"the streams run in step (phase coherence {locked:.2f}): requests start together, wave after wave"
-        yield Finding("info", "phase_locked", text, locked, "vary the output length, or leave out --burst-start")
+        yield Finding(
+            "info", "phase_locked", text, locked, "vary the output length; with --burst-start, leave that out"
+        )
 
 
 CHECKS = (rate_not_reached, unsent, concurrency_not_reached, drift, phase_locked)

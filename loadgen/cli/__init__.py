@@ -62,7 +62,8 @@ def main(argv: list[str] | None = None) -> Any:
     except click.exceptions.Exit as stop:
         code = stop.exit_code
     except click.ClickException as bad:
-        bad.show()
+        hint = f" - see {bad.ctx.command_path} --help" if isinstance(bad, click.UsageError) and bad.ctx else ""
+        click.echo(f"loadgen: {' '.join(bad.format_message().split())}{hint}", err=True)
         code = bad.exit_code
     except LoadgenError as bad:
         click.echo(f"loadgen: {bad}", err=True)

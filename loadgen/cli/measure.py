@@ -156,8 +156,22 @@ def summary_lines(summary: Summary) -> list[str]:
     lines = [f"measurement: {summary.verdict.upper()}"]
     lines += [f"  {f.severity}: {f.message}" + (f" - {f.advice}" if f.advice else "") for f in summary.findings]
     lines += [_stage_line(stage) for stage in summary.stages]
-    lines += [f"SLO {result.outcome.upper()}: {result.expr}" for result in summary.slo]
+    lines += _error_lines(summary)
+    lines += [f"SLO {r.outcome.upper()} {r.stage}: {r.expr}" + (f"; {r.why}" if r.why else "") for r in summary.slo]
     return lines
+
+
+def _error_lines(summary: Summary) -> list[str]:
+    """One line for each kind of error: how many, and what the first one said."""
+    counts: dict[str, int] = {}
+    samples: dict[str, str] = {}
+    for stage in summary.stages:
+        requests = stage.measured.requests
+        for row in stage.measured.columns.rows[stage.measured.columns.missed]:
+            kind = requests.word("error_kind", int(row)) or "unknown"
+            counts[kind] = counts.get(kind, 0) + 1
+            samples.setdefault(kind, requests.word("error", int(row)) or "no reason given")
+    return [f"error {kind}, {count} requests, the first: {samples[kind]}" for kind, count in counts.items()]
 
 
 def _stage_line(stage: StageSummary) -> str:

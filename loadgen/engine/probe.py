@@ -130,7 +130,7 @@ class Probe:
             async with session.get(url, allow_redirects=False) as response:
                 body = await response.content.read(4 << 20)
         except (aiohttp.ClientError, OSError, TimeoutError) as trouble:
-            reason = str(trouble) or type(trouble).__name__
+            reason = " ".join(str(trouble).replace(" ssl:default", "").split()) or type(trouble).__name__
             raise EndpointError(f"cannot be reached: {reason}", where=url, do="is the server up?") from trouble
         try:
             return response.status, json.loads(body)

@@ -107,7 +107,7 @@ class Session:
     async def run(self, stages: Sequence[StageSpec]) -> None:
         """Measure every stage. Raises EndpointError when the endpoint cannot be used at all."""
         settings = self.settings
-        note = ensure_capacity(max((int(s.load.cap or s.load.value) for s in stages), default=1))
+        note = ensure_capacity(max((_connections(spec) for spec in stages), default=1))
         if note:
             self.say(note)
         async with self._transport() as transport:
@@ -122,6 +122,10 @@ class Session:
                 count_tokens=settings.count_tokens,
             )
             self._observer = self.observe(runner.live) if self.observe is not None else None
+            if probed.context_limit is not None:
+                for line in dict.fromkeys(_too_long(spec, probed.context_limit) for spec in stages):
+                    if line:
+                        self.say(line)
             self._catch_signals(runner)
             self._crew = self._hire(runner, probed.target)
             try:
@@ -295,6 +299,24 @@ class Session:
 
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop, number)
+
+
+def _connections(spec: StageSpec) -> int:
+    """The most connections that a stage surely needs at a time (an open loop without a cap: nobody knows)."""
+    users = spec.load.value if spec.load.kind == "concurrency" else spec.load.cap or 1
+    return int(min(users, spec.requests if spec.requests is not None else users))
+
+
+def _too_long(spec: StageSpec, limit: int) -> str | None:
+    """What to tell when a workload's typical request does not fit into the server's context of `limit` tokens."""
+    for workload, _ in spec.mix:
+        needed = workload.prompt_tokens.mean() + workload.output_tokens.mean()
+        if needed > limit:
+            return (
+                f"{workload.name}: a typical request needs {needed:,.0f} tokens, the server's context holds {limit:,}: "
+                "expect refusals or short answers; give a smaller --prompt-tokens or --output-tokens"
+            )
+    return None
 
 
 def _part_of_plan(

@@ -31,7 +31,7 @@ import msgspec
 
 from loadgen.analysis.frame import FrameBuilder, Requests
 from loadgen.analysis.row import Row, row_of
-from loadgen.errors import StorageError
+from loadgen.errors import StorageError, UsageError
 from loadgen.model import Exchange, Finding, RunInfo
 from loadgen.store.rebuild import info_from_rows
 from loadgen.store.serverfile import SERVER_FILE
@@ -199,7 +199,7 @@ def open_run(path: Path) -> tuple[RunInfo, Requests]:
     parts = _parts(path)
     info = _read_info(path / _INFO)
     if info is None and not parts:
-        raise StorageError("holds no run", where=str(path), do=_elsewhere(path))
+        raise UsageError("holds no run", where=str(path), do=_elsewhere(path))
     builder, findings = _read_rows(parts)
     requests = builder.build()
     if info is None:
@@ -219,9 +219,9 @@ def _parts(path: Path) -> list[Path]:
     try:
         found = [file for file in path.iterdir() if _PART.fullmatch(file.name)]
     except FileNotFoundError:
-        raise StorageError("no such folder", where=str(path)) from None
+        raise UsageError("no such folder", where=str(path)) from None
     except NotADirectoryError:
-        raise StorageError("is not a folder", where=str(path), do="give the folder of a run") from None
+        raise UsageError("is not a folder", where=str(path), do="give the folder of a run") from None
     except OSError as bad:
         raise _storage_error(bad, path) from bad
     return sorted(found, key=lambda file: (len(file.name), file.name))

@@ -21,6 +21,7 @@ from loadgen.model import Features, Message, PlannedRequest
 from loadgen.wire.reasons import error_of
 
 Json = dict[str, Any]
+_MAX_COUNT = 100_000_000  # tokens: no request has more, so a larger number states nothing
 Part = Literal["visible", "reasoning", "tools"]
 
 # Where a choice keeps what it generated: a chat chunk, a whole chat answer, or (text completions) itself.
@@ -237,7 +238,7 @@ def usage_of(usage: Any) -> dict[str, int]:
     for name, paths in _COUNTS.items():
         for path in paths:
             value = _at(usage, path)
-            if _is_number(value) and value >= 0:
+            if _is_number(value) and 0 <= value <= _MAX_COUNT:
                 counts[name] = int(value)
                 break
     if "output" not in counts and "total" in counts and "prompt" in counts and counts["total"] > counts["prompt"]:

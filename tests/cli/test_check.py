@@ -82,7 +82,7 @@ def test_mistakes_are_one_line_and_two(
 
 
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert check(capsys, str(tmp_path), "--slo", PASS)[0] == 4
+    assert check(capsys, str(tmp_path), "--slo", PASS)[0] == 2
 
 
 def test_github_annotations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

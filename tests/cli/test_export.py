@@ -144,7 +144,7 @@ def test_parquet_without_its_extra_is_one_clear_line(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("argv", "error", "message"),
     [
-        (["absent"], StorageError, "absent: no such folder"),
+        (["absent"], UsageError, "absent: no such folder"),
         (["run", "-o", "run/run.json"], UsageError, "is the run itself"),
         (["run", "-o", "run/../run/requests.jsonl"], UsageError, "is the run itself"),
         (["run", "-o", "absent/out"], StorageError, "absent/out: no such file or directory"),

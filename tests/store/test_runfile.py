@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from loadgen.errors import StorageError
+from loadgen.errors import StorageError, UsageError
 from loadgen.model import Exchange, Failure, Sink
 from loadgen.store.runfile import SCHEMA, RunWriter, is_part_of_run, open_part, open_run, unique_run_path
 from tests import synthetic
@@ -245,7 +245,7 @@ _LIMITED = """
 import resource, sys
 from pathlib import Path
 from tests import synthetic
-from loadgen.errors import StorageError
+from loadgen.errors import StorageError, UsageError
 from loadgen.store.runfile import RunWriter
 info, rows = synthetic.case("chat")
 writer = RunWriter.create(Path(sys.argv[1]), info)
@@ -290,7 +290,7 @@ def test_what_is_no_run_says_so(tmp_path: Path, folder: Path) -> None:
         (tmp_path / "empty", r"empty: holds no run - give a folder"),
         (tmp_path, rf"holds no run - did you mean {folder}\?"),
     ):
-        with pytest.raises(StorageError, match=message):
+        with pytest.raises(UsageError, match=message):
             open_run(path)
 
 
