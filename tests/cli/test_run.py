@@ -86,7 +86,6 @@ def test_an_existing_run_is_never_overwritten(endpoint: str, tmp_path: Path) -> 
         (["--header", "novalue"], 2, "--header"),
         (["--api-key-env", "LOADGEN_NO_SUCH"], 2, "LOADGEN_NO_SUCH"),
         (["--slo", "p99(tft) < 1s"], 2, "did you mean"),
-        (["--concurrency", "50000", "--requests", "50000"], 2, "file descriptors"),
         (["--dialect", "soap"], 2, "--help"),
         (["-w", "nope"], 2, "known: chat"),
         (["--model", "no-such-model"], 4, "no-such-model"),
