@@ -46,7 +46,7 @@ def test_mistakes_are_one_line_and_touch_nothing(
 
 
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert _run(str(tmp_path)) == 4
+    assert _run(str(tmp_path)) == 2
     assert "holds no run" in capsys.readouterr().err
 
 

@@ -61,7 +61,7 @@ def test_a_file_can_be_chosen(run: Path, tmp_path: Path) -> None:
 
 def test_mistakes_are_named(run: Path, tmp_path: Path) -> None:
     for arguments, error in (
-        ([str(tmp_path / "none")], StorageError),
+        ([str(tmp_path / "none")], UsageError),
         ([str(run), "--format", "csv", "--open"], UsageError),
         ([str(run), "-o", str(tmp_path / "no" / "file.html")], StorageError),
     ):
