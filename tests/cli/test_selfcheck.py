@@ -110,7 +110,10 @@ def test_one_hiccup_is_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_small_trial_with_real_sockets() -> None:
     with NullEndpoint() as null:
-        trial = run_trial(null, 4, 200.0, 0.5)
+        for window_s in (0.5, 2.0, 8.0):  # a machine busy with other tests may sleep through a short window
+            trial = run_trial(null, 4, 200.0, window_s)
+            if trial.events > 20:
+                break
     assert trial.failed == 0
     assert trial.events > 20
     assert trial.gap_error_p99_ns is not None
