@@ -7,7 +7,7 @@ Why: a script that calls `loadgen` decides on the exit code, so a kind of failur
     ├── UsageError               2  a bad flag, a bad spec, workload, trace or table file, a folder that is no run
     ├── NotDecidable             3  too few samples, or the measurement is INVALID where a verdict was asked for
     ├── EndpointError            4  the endpoint cannot be used: unreachable, refuses, every request failed
-    ├── StorageError             4  a run cannot be written (a full disk) or what is there cannot be read
+    ├── StorageError             2  a run cannot be written (a full disk) or what is there cannot be read
     └── WireError                4  bytes that no reading of the protocol allows (never leaves `wire` during a run)
 
 A failed *request* is data (`model.Failure`), not an exception. An SLO that failed is a result (exit 1), not one either.
@@ -54,7 +54,7 @@ class EndpointError(LoadgenError):
 class StorageError(LoadgenError):
     """A run cannot be written, or its files cannot be read."""
 
-    exit_code = 4
+    exit_code = 2
 
 
 class WireError(LoadgenError):

@@ -73,8 +73,11 @@ def parse(expressions: Sequence[str]) -> tuple[Slo, ...]:
     found: list[Slo] = []
     for text in expressions:
         for part in text.split(","):
-            if part.strip():
-                found += _expression(part.strip())
+            if not part.strip():
+                raise _bad(
+                    text, "an expression is empty", "write for example p99(ttft) < 1s"
+                )  # an unset variable in CI
+            found += _expression(part.strip())
     limited = {limit.metric.name for slo in found for limit in slo.limits}
     missing = [name for name in OF_LIMITS if name in limited]
     if missing and not any(slo.per_request for slo in found):

@@ -69,6 +69,20 @@ def output_shorter(info: RunInfo, m: Measured) -> Iterator[Finding]:
         )
 
 
+def output_longer(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Answers beyond the length that was asked for: the limit was not kept, or the count is no count of tokens."""
+    c = m.columns.where(m.columns.ok & ~np.isnan(m.columns.output_tokens) & (m.columns.output_requested > 0))
+    if len(c) == 0:
+        return
+    times = float((c.output_tokens / c.output_requested).mean())
+    severity = rule.of_share(max(times - 1.0, 0.0))
+    if severity != "info":
+        text = (
+            f"answers hold {times:.3g} times the tokens asked for: either the limit was not kept or the count is wrong"
+        )
+        yield Finding(severity, "output_longer", text, times, "compare the server's usage with its text (--keep-text)")
+
+
 def prompt_tokens(info: RunInfo, m: Measured) -> Iterator[Finding]:
     """Prompts that the server counts differently from what was asked."""
     c = m.columns.where(m.columns.ok & ~np.isnan(m.columns.prompt_tokens) & (m.columns.prompt_requested > 0))
@@ -126,7 +140,8 @@ def errors(info: RunInfo, m: Measured) -> Iterator[Finding]:
     if bad == n:
         yield Finding("invalid", "all_failed", text, 1.0, "see the errors: no latency was measured")
         return
-    severity = rule.at_most("questionable", rule.of_share(bad / n))
+    most: Severity = "questionable" if bad <= n / 2 else "invalid"  # the few that survive a collapse tell nothing of it
+    severity = rule.at_most(most, rule.of_share(bad / n))
     yield Finding(severity, "errors", text, bad / n, "latencies are those of the requests that survived")
 
 
@@ -217,6 +232,7 @@ CHECKS = (
     errors,
     bursts,
     output_shorter,
+    output_longer,
     prompt_tokens,
     counts_disagree,
     cache_hits,

@@ -6,14 +6,17 @@ Why: `loadgen --help` must answer at once, so nothing heavy (aiohttp, pandas, pl
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import signal
 import sys
 from typing import Any
 
 import click
 
 from loadgen import __version__
-from loadgen.errors import LoadgenError
+from loadgen.errors import LoadgenError, StorageError, UsageError
 
 # name -> (module under loadgen.cli, one line of help). The command object in the module is called `command`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -55,9 +58,14 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> Any:
     """Run the command line; every error of a user is one line and an exit code by kind."""
+    with contextlib.suppress(ValueError):  # not the main thread: whoever runs us there has his own signals
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM acts as Ctrl-C
     try:
+        if not "".join(sys.argv if argv is None else argv).isprintable():
+            raise UsageError("the command line holds what is no text")
         code = cli.main(args=argv, prog_name="loadgen", standalone_mode=False)
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        click.echo("loadgen: interrupted", err=True)
         code = 130
     except click.exceptions.Exit as stop:
         code = stop.exit_code
@@ -66,13 +74,24 @@ def main(argv: list[str] | None = None) -> Any:
         click.echo(f"loadgen: {' '.join(bad.format_message().split())}{hint}", err=True)
         code = bad.exit_code
     except LoadgenError as bad:
-        click.echo(f"loadgen: {bad}", err=True)
+        click.echo(f"loadgen: {_plain(str(bad))}", err=True)
         code = bad.exit_code
-    except BrokenPipeError:
+    except SystemExit:  # click's answer to a closed pipe; 1 would say that a gate had failed
         code = 141
+    except OSError as bad:
+        if bad.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS):
+            code = _report_bug(bad)
+        else:
+            click.echo(f"loadgen: the output cannot be written: {(bad.strerror or str(bad)).lower()}", err=True)
+            code = StorageError.exit_code
     except Exception as bug:
         code = _report_bug(bug)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _plain(text: str) -> str:
+    """One line without control characters: parts of it may come from a server."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def _report_bug(bug: Exception) -> int:

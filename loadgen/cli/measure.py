@@ -42,7 +42,7 @@ def measure(
     from loadgen.cli.progress import Progress
     from loadgen.engine.host import host_facts, public_command, versions
     from loadgen.engine.session import run_session
-    from loadgen.store.runfile import SCHEMA
+    from loadgen.store.runfile import SCHEMA, unique_run_path
 
     now = datetime.datetime.now(datetime.UTC)
     info = RunInfo(
@@ -58,7 +58,9 @@ def measure(
         nonce=settings.nonce,
         notes=notes,
     )
-    sink = _LateSink(output or Path("runs") / now.strftime("%Y%m%d-%H%M%S"))
+    wanted = output if output is not None else Path("runs") / now.strftime("%Y%m%d-%H%M%S")
+    unique_run_path(wanted)  # a folder that cannot be made is told before anything is sent
+    sink = _LateSink(wanted)
     try:
         interrupted = run_session(settings, stages, info, sink, say=_say, observe=Progress)
     except LoadgenError as bad:
@@ -68,6 +70,8 @@ def measure(
     except BaseException:
         sink.close(info, "failed")
         raise
+    if interrupted and not sink.opened:
+        raise click.exceptions.Abort  # stopped before the endpoint had answered: there is nothing to keep
     path = sink.close(info, "interrupted" if interrupted else "complete")
     return path, info, interrupted
 
@@ -118,6 +122,11 @@ class _LateSink:
     def __init__(self, wanted: Path) -> None:
         self._wanted = wanted
         self._writer: RunWriter | None = None
+
+    @property
+    def opened(self) -> bool:
+        """Whether the run's folder has been made."""
+        return self._writer is not None
 
     def update(self, info: RunInfo) -> None:
         from loadgen.store.runfile import RunWriter, unique_run_path

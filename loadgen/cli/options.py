@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.values import read_extra_body, read_header, read_limit, read_workers
+from loadgen.cli.values import SEEDS, Number, read_extra_body, read_header, read_limit, read_workers
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,10 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     ),
     (
         ("--requests",),
-        {"type": click.IntRange(0), "help": "Requests per stage, all measured.  [default: 4 per user, at least 32]"},
+        {
+            "type": click.IntRange(0, 10**12),
+            "help": "Requests per stage, all measured.  [default: 4 per user, at least 32]",
+        },
     ),
     (("--duration",), {"help": "Length of each stage's window, such as 60s, instead of --requests."}),
     (("--prompt-tokens",), {"help": "Prompt length: 2000, uniform:100..500, normal:2000±200, lognormal:..., file:..."}),
@@ -85,7 +88,7 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--seed",),
         {
-            "type": int,
+            "type": SEEDS,
             "default": 0,
             "show_default": True,
             "help": "Fixes lengths, arrivals and texts (but for a run's nonce).",
@@ -109,7 +112,7 @@ _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--header",),
         {"multiple": True, "metavar": "K:V", "help": "A header for every request; its value is never stored."},
     ),
-    (("--temperature",), {"type": float, "help": "Sampling temperature, sent only when given."}),
+    (("--temperature",), {"type": Number(0), "help": "Sampling temperature, sent only when given."}),
     (("--extra-body",), {"metavar": "JSON", "help": "JSON object merged into every request body."}),
     (("--timeout-connect",), {"default": "10s", "show_default": True, "help": "Limit for a connection to stand."}),
     (("--timeout-first",), {"default": "300s", "show_default": True, "help": "Limit from sending to the first token."}),
@@ -151,6 +154,7 @@ def new_nonce() -> str:
 
 def settings_from(url: str, given: dict[str, Any]) -> Settings:
     """The engine's settings from parsed flags. Raises UsageError."""
+    from loadgen.engine.host import split_credentials
     from loadgen.engine.session import Settings
     from loadgen.engine.timeouts import Limits
     from loadgen.engine.transport import Security
@@ -160,9 +164,17 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
     headers = dict(read_header(text) for text in given["header"])
     if (variable := given["api_key_env"]) is not None:
         key = os.environ.get(variable)
+        key = (key or "").strip()  # a key read from a file brings its newline along
         if not key:
             raise UsageError(f"environment variable {variable} is empty or not set", where="--api-key-env")
+        if not key.isprintable() or not key.isascii():
+            raise UsageError(f"environment variable {variable} holds what no header can", where="--api-key-env")
         headers["Authorization"] = f"Bearer {key}"
+    url, credentials = split_credentials(url)
+    if credentials:
+        if "authorization" in {name.lower() for name in headers}:
+            raise UsageError("the URL carries credentials and so does a header", do="give one of them")
+        headers["Authorization"] = credentials
     if given["insecure"] and given["ca"]:
         raise UsageError("--insecure and --ca contradict each other", do="give one of them")
     return Settings(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.values import SEEDS, Number
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ BASIS = (
 
 
 @click.command(name="plan-capacity")
-@click.option("--rate", required=True, type=click.FloatRange(0, min_open=True), help="Requests/s, mean of the day.")
+@click.option("--rate", required=True, type=Number(0, min_open=True), help="Requests/s, mean of the day.")
 @click.option("--mix", "mix_text", default="2000/200", show_default=True, help="PROMPT/OUTPUT[:WEIGHT], comma-joined.")
 @click.option("--slo", multiple=True, required=True, help="Limits, e.g. 'p99(ttft) < 1s, p95(tpot) <= 50ms'.")
 @click.option("--gpu", default="h100-sxm", show_default=True, help="One or several, comma-joined.")
@@ -39,12 +40,12 @@ BASIS = (
 @click.option("--weights", default="")
 @click.option("--compute", default="")
 @click.option("--kv", default="")
-@click.option("--mfu", default=0.45, show_default=True, type=click.FloatRange(0, 1, min_open=True))
-@click.option("--mbu", default=0.8, show_default=True, type=click.FloatRange(0, 1, min_open=True))
+@click.option("--mfu", default=0.45, show_default=True, type=Number(0, 1, min_open=True))
+@click.option("--mbu", default=0.8, show_default=True, type=Number(0, 1, min_open=True))
 @click.option("--overhead", default="1ms", show_default=True, help="Fixed time per step.")
 @click.option("--price", default="", help="Per GPU and hour: 2.5, or h100-sxm=2.5,h200-sxm=3.5.")
-@click.option("--swing", default=0.0, show_default=True, type=click.FloatRange(0, 1), help="Day: rate x (1 ± swing).")
-@click.option("--seed", default=0, show_default=True, type=int)
+@click.option("--swing", default=0.0, show_default=True, type=Number(0, 1), help="Day: rate x (1 ± swing).")
+@click.option("--seed", default=0, show_default=True, type=SEEDS)
 @click.option("--format", "form", default="text", type=click.Choice(["text", "json"]), show_default=True)
 def command(form: str, **flags: Any) -> None:
     """Plan how many GPUs keep the limits at a rate, and what that costs."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.hardware import NAMES, hardware_options, read_deployment, read_dtypes, read_gpu
+from loadgen.cli.values import Number
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,10 +29,8 @@ CONSTANTS = ("prefill", "step", "user")
 @click.option("--output-tokens", default=200, show_default=True, type=click.IntRange(min=1))
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(min=1), help="Users decoding together.")
 @click.option("--queue", default="0", help="Wait before the prefill, e.g. 500ms.")
-@click.option(
-    "--mfu", default=1.0, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="Of peak FLOP/s."
-)
-@click.option("--mbu", default=1.0, show_default=True, type=click.FloatRange(0, 1, min_open=True), help="Of bandwidth.")
+@click.option("--mfu", default=1.0, show_default=True, type=Number(0, 1, min_open=True), help="Of peak FLOP/s.")
+@click.option("--mbu", default=1.0, show_default=True, type=Number(0, 1, min_open=True), help="Of bandwidth.")
 @click.option("--overhead", default="0", help="Fixed time per step, e.g. 2ms.")
 @click.option("--format", "form", default="text", type=click.Choice(["text", "json"]), show_default=True)
 @click.pass_context

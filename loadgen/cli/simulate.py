@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from loadgen.cli.hardware import NAMES, hardware_options
+from loadgen.cli.values import SEEDS, Number
 
 # Flags that are fields of EngineConfig, and of SimulatorConfig, under the same names.
 _KNOBS = ("token_budget", "max_sequences", "kv_tokens", "prefix_cache", "draft_tokens", "acceptance")
@@ -20,8 +21,8 @@ _BEHAVIOUR = ("max_model_len", "seed", "time_scale", "stream_interval", "max_que
 @hardware_options
 @click.option("--port", default=0, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one.")
 @click.option("--model", default=None, help="Name that it serves under.  [default: the shape's name]")
-@click.option("--mfu", default=None, type=click.FloatRange(0, 1, min_open=True), help="Share of peak FLOP/s.  [0.45]")
-@click.option("--mbu", default=None, type=click.FloatRange(0, 1, min_open=True), help="Share of bandwidth.  [0.8]")
+@click.option("--mfu", default=None, type=Number(0, 1, min_open=True), help="Share of peak FLOP/s.  [0.45]")
+@click.option("--mbu", default=None, type=Number(0, 1, min_open=True), help="Share of bandwidth.  [0.8]")
 @click.option("--overhead", default="1ms", show_default=True, help="Fixed time of every step.")
 @click.option("--token-budget", default=8192, show_default=True, type=click.IntRange(1), help="Tokens per step.")
 @click.option("--whole-prompts", is_flag=True, help="Prefill whole prompts in steps of their own, not in chunks.")
@@ -29,7 +30,7 @@ _BEHAVIOUR = ("max_model_len", "seed", "time_scale", "stream_interval", "max_que
 @click.option("--kv-tokens", default=None, type=click.IntRange(1), help="KV cache in tokens.  [what the memory holds]")
 @click.option("--prefix-cache", is_flag=True, help="Reuse the KV cache of prompts that begin alike.")
 @click.option("--draft-tokens", default=0, type=click.IntRange(0), help="Speculative decoding: tokens drafted.")
-@click.option("--acceptance", default=0.7, type=click.FloatRange(0, 1), help="... and how likely one is accepted.")
+@click.option("--acceptance", default=0.7, type=Number(0, 1), help="... and how likely one is accepted.")
 @click.option("--max-model-len", default=131_072, show_default=True, type=click.IntRange(2), help="Context in tokens.")
 @click.option("--stream-interval", default=1, show_default=True, type=click.IntRange(1), help="Tokens per event.")
 @click.option("--keep-alive", default=None, help="A comment after so much silence, such as 15s.")
@@ -38,8 +39,13 @@ _BEHAVIOUR = ("max_model_len", "seed", "time_scale", "stream_interval", "max_que
 @click.option("--faults", "list_faults", is_flag=True, help="List the kinds of fault and exit.")
 @click.option("--max-queue", default=None, type=click.IntRange(0), help="Refuse when so many wait for the batch.")
 @click.option("--overload", default="503", show_default=True, type=click.Choice(["429", "503", "200"]), help="... how.")
-@click.option("--eos-rate", default=0.0, type=float, help="Chance per token to end early where ignore_eos is not set.")
-@click.option("--seed", default=0, show_default=True, type=int, help="Fixes texts, faults and early ends.")
+@click.option(
+    "--eos-rate",
+    default=0.0,
+    type=Number(0, 1, max_open=True),
+    help="Chance per token to end early where ignore_eos is not set.",
+)
+@click.option("--seed", default=0, show_default=True, type=SEEDS, help="Fixes texts, faults and early ends.")
 def command(port: int, list_faults: bool, **flags: Any) -> int:
     """Serve a simulated engine on 127.0.0.1; its URL is the first line of the output. Stop it with Ctrl-C or SIGTERM.
 

@@ -137,8 +137,8 @@ def _type(parameter: click.Parameter) -> Any:
         found = Literal[tuple(kind.choices)]
     elif getattr(parameter, "is_flag", False):
         found = bool
-    elif kind is click.INT or kind is click.FLOAT:
-        found = int if kind is click.INT else float
+    elif isinstance(kind, click.FloatRange):
+        found = Annotated[float, Field(ge=kind.min, le=kind.max, allow_inf_nan=False)]
     else:
         found = Annotated[str, BeforeValidator(_text(name), json_schema_input_type=Any), AfterValidator(_checked(name))]
     if getattr(parameter, "multiple", False):

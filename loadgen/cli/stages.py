@@ -75,7 +75,7 @@ def _workloads(given: dict[str, Any]) -> list[Workload]:
 
     items: list[str | dict[str, Any]] = []
     for item in given["workload"] or ("chat",):
-        items += [name for name in item.split(",") if name.strip()] if isinstance(item, str) else [item]
+        items += [name.strip() for name in item.split(",")] if isinstance(item, str) else [item]
     workloads = [load_workload(item) if isinstance(item, str) else build_workload(item) for item in items]
     names = [workload.name for workload in workloads]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -9,18 +9,40 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
+import click
+
 from loadgen.errors import UsageError
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name, RFC 9110
+_FRAMING = {"content-length", "transfer-encoding", "connection", "host", "content-type"}
+SEEDS = click.IntRange(0, (1 << 63) - 1)
+
+
+class Number(click.FloatRange):
+    """A finite number in a range: click's own lets `nan` through every bound."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 def read_header(text: str) -> tuple[str, str]:
     """`NAME: VALUE`. The value stays out of every message."""
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip() or any(c in text for c in "\r\n"):
-        raise UsageError("is not NAME: VALUE", where=f"--header {name.strip()}" if colon else "--header")
-    return name.strip(), value.strip()
+    name, colon, value = (part.strip() for part in text.partition(":"))
+    if not colon or _TOKEN.fullmatch(name) is None or not value.isprintable():
+        shown = f"--header {name}" if colon and name.isprintable() else "--header"
+        raise UsageError("is not NAME: VALUE", where=shown)
+    if name.lower() in _FRAMING:
+        raise UsageError("is set by the client itself", where=f"--header {name}")
+    return name, value
 
 
 def read_note(text: str) -> tuple[str, str]:
@@ -35,8 +57,9 @@ def read_extra_body(text: str) -> dict[str, Any]:
     """A JSON object."""
     try:
         value = json.loads(text)
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as bad:
-        raise UsageError(f"not JSON: {bad}", where="--extra-body") from bad
+        raise UsageError(f"not JSON that can be sent: {bad}", where="--extra-body") from bad
     if not isinstance(value, dict):
         raise UsageError("must be a JSON object", where="--extra-body")
     return value

@@ -129,7 +129,9 @@ class HttpExchange:
         except TimeoutError:
             if patience.expired():
                 what = "whole request" if head_due == total_due else "first token"
-                raise TimedOut(f"no response within the {what} time-out of {(head_due or 0) - begun:,} ns") from None
+                raise TimedOut(
+                    f"no response within the {what} time-out of {((head_due or 0) - begun) * 1e-9:g} s"
+                ) from None
             raise TimedOut(f"no connection within {self.connect_s:g} s") from None
         response = self.response
         capture.status = response.status

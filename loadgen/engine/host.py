@@ -10,16 +10,19 @@ import os
 import platform
 import resource
 import sys
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from loadgen.errors import UsageError
 from loadgen.model import Exchange, Failure, Sink
 
 _SPARE_DESCRIPTORS = 64  # files, pipes, the epoll, standard streams
+_SHORTEST = 4  # characters of what is treated as a secret
+_PLAIN_FINISH = (None, "length", "stop")
 _PLAIN_HEADERS = {"accept", "content-type", "user-agent", "accept-language"}
 
 
@@ -95,16 +98,39 @@ class Secrets:
         found += [value.split(" ", 1)[1] for value in found if value.lower().startswith("bearer ")]
         parts = urlsplit(url if "://" in url else "//" + url)
         found += [parts.password] if parts.password else []
+        found += [_password(value) for value in found if value.lower().startswith("basic ")]
+        found += [form for value in found if len(value) >= _SHORTEST for form in _spellings(value)]
         # Longest first, so that "Bearer KEY" goes before KEY. A value of a few letters would blank out ordinary words.
-        return Secrets(tuple(sorted({value for value in found if len(value) >= 4}, key=len, reverse=True)))
+        return Secrets(tuple(sorted({value for value in found if len(value) >= _SHORTEST}, key=len, reverse=True)))
+
+
+def _password(basic: str) -> str:
+    """The password inside a basic Authorization header; "" where there is none."""
+    try:
+        return b64decode(basic.split(" ", 1)[1]).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def _spellings(value: str) -> list[str]:
+    """Other forms in which a server may send a secret back: escaped for JSON or a URL, base64."""
+    escaped = "".join(f"\\u{ord(c):04x}" for c in value)
+    return [escaped, escaped.upper().replace("\\U", "\\u"), quote(value, safe=""), b64encode(value.encode()).decode()]
 
 
 def scrubbed(exchange: Exchange, secrets: Secrets) -> Exchange:
-    """The exchange with no secret in its error (a server may echo the key that it refuses)."""
-    if exchange.failure is None or not secrets.values:
+    """The exchange with no secret in anything that the server said (it may echo the key that it refuses)."""
+    if not secrets.values:
         return exchange
-    failure = exchange.failure
-    return replace(exchange, failure=Failure(failure.kind, secrets.scrub(failure.message)))
+    failure, finish, text = exchange.failure, exchange.finish_reason, exchange.text
+    if failure is None and finish in _PLAIN_FINISH and text is None:
+        return exchange
+    return replace(
+        exchange,
+        failure=None if failure is None else Failure(failure.kind, secrets.scrub(failure.message)),
+        finish_reason=None if finish is None else secrets.scrub(finish),
+        text=None if text is None else secrets.scrub(text),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +142,24 @@ class ScrubbingSink:
 
     def write(self, exchange: Exchange) -> None:
         self.sink.write(scrubbed(exchange, self.secrets))
+
+
+def split_credentials(url: str) -> tuple[str, str]:
+    """A URL without its user info, and that as an Authorization header ("" where there is none).
+
+    Raises:
+        UsageError: not a URL.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else "//" + url)
+        name, password = parts.username, parts.password
+    except ValueError as bad:
+        raise UsageError(f"is not a URL: {bad}", where=url) from bad
+    if name is None and password is None:
+        return url, ""
+    basic = b64encode(f"{unquote(name or '')}:{unquote(password or '')}".encode()).decode()
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, parts.query, "")).removeprefix("//"), f"Basic {basic}"
 
 
 def public_url(url: str) -> str:

@@ -57,7 +57,10 @@ def base_urls(url: str) -> list[str]:
     text = url.strip()
     if "://" not in text:
         text = ("http://" if text.startswith(_LOOPBACK) else "https://") + text
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError as bad:
+        raise UsageError(f"is not a URL: {bad}", where=url) from bad
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError("not an http(s) URL", where=url, do="give a host or a URL such as http://127.0.0.1:8000/v1")
     try:
@@ -80,7 +83,9 @@ class Probe:
         security: Security,
         trial: Callable[[Target, PlannedRequest], Awaitable[Exchange]],
         say: Callable[[str], None] = lambda line: None,
+        patience_s: float = 15.0,
     ) -> None:
+        self._patience_s = patience_s  # for each answer that is not a stream
         self._headers, self._security, self._trial, self._say = headers, security, trial, say
         self._trials: list[str] = []
 
@@ -91,10 +96,12 @@ class Probe:
             headers=self._headers,
             connector=aiohttp.TCPConnector(ssl=ssl_context(self._security)),
             trust_env=self._security.trust_env,
-            timeout=aiohttp.ClientTimeout(total=15),
+            timeout=aiohttp.ClientTimeout(total=self._patience_s),
         ) as session:
             base, listing = await self._find(session, bases)
-            models = tuple(str(entry["id"]) for entry in listing if isinstance(entry.get("id"), str))
+            models = tuple(
+                entry["id"] for entry in listing if isinstance(entry.get("id"), str) and _sendable(entry["id"])
+            )
             chosen = _choose(model, models, base)
             facts = await self._facts(session, base, listing, chosen)
         target = Target(base, dialect or "chat", chosen, wanted)
@@ -129,12 +136,16 @@ class Probe:
         try:
             async with session.get(url, allow_redirects=False) as response:
                 body = await response.content.read(4 << 20)
-        except (aiohttp.ClientError, OSError, TimeoutError) as trouble:
+        except TimeoutError as trouble:
+            raise EndpointError(
+                f"no answer within {self._patience_s:g} s", where=url, do="is the server up?"
+            ) from trouble
+        except (aiohttp.ClientError, OSError, ValueError) as trouble:
             reason = " ".join(str(trouble).replace(" ssl:default", "").split()) or type(trouble).__name__
             raise EndpointError(f"cannot be reached: {reason}", where=url, do="is the server up?") from trouble
         try:
             return response.status, json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             return response.status, body.decode("utf-8", "replace")
 
     # -- what ---------------------------------------------------------------------------------------------------
@@ -214,6 +225,11 @@ def _remedy(target: Target, message: str) -> Target | None:
     if ("extra" in lowered or "unknown" in lowered or "unexpected" in lowered) and target.features.include_usage:
         return replace(target, features=replace(target.features, include_usage=False))
     return None
+
+
+def _sendable(text: str) -> bool:
+    """Whether a name can be sent back: a lone surrogate cannot."""
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _choose(model: str | None, models: tuple[str, ...], base: str) -> str:

@@ -36,6 +36,8 @@ from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import decode, last_token_ns
 
 _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
+_PROBE_PATIENCE_S = 15.0  # for what is not a stream; the user's own limits may be shorter
+_TRIAL_PATIENCE_S = 30.0  # for a few tokens, after the first
 _CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
 
 
@@ -94,6 +96,7 @@ class Session:
     say: Callable[[str], None] = lambda line: None
     observe: Callable[[Live], Observer] | None = None
     interrupted: bool = False
+    _runner: Runner | None = None
     _crew: Crew | None = None
     _observer: Observer | None = None
     _telemetry: Telemetry | None = None
@@ -126,7 +129,9 @@ class Session:
                 for line in dict.fromkeys(_too_long(spec, probed.context_limit) for spec in stages):
                     if line:
                         self.say(line)
-            self._catch_signals(runner)
+            self._runner = runner
+            if self.interrupted:
+                return
             self._crew = self._hire(runner, probed.target)
             try:
                 self._telemetry = await self._watch(probed.target)
@@ -138,7 +143,7 @@ class Session:
                     if not runner.stop.is_set():
                         await self._stage(runner, transport, spec)
             finally:
-                self.interrupted = runner.stop.is_set()
+                self.interrupted |= runner.stop.is_set()
                 if self._crew is not None:
                     await self._crew.close()
                 if self._telemetry is not None:
@@ -164,7 +169,10 @@ class Session:
 
         async def trial(target: Target, planned: PlannedRequest) -> Exchange:
             capture = Capture(planned, target.dialect, dispatched_ns=self.clock.now_ns())
-            await transport.stream(capture, target.url, target.body(planned))
+            async with asyncio.timeout(_TRIAL_PATIENCE_S + (settings.limits.first_ns or 0) * 1e-9) as patience:
+                await transport.stream(capture, target.url, target.body(planned))
+            if patience.expired():  # the exchange takes the cancellation as its end, it does not raise
+                raise EndpointError("a trial of a few tokens did not end", where=target.url, do="no load was sent")
             self._headers = capture.headers
             await asyncio.sleep(_CLOSE_WAIT_S)
             if capture.complete and not transport.kept_alive():
@@ -172,7 +180,9 @@ class Session:
                 self._reuse = False
             return scrubbed(decode(capture), secrets)
 
-        probe = Probe(settings.headers, settings.security, trial, self.say)
+        spans = [s for s in (settings.limits.first_ns, settings.limits.total_ns) if s is not None]
+        patience_s = min([_PROBE_PATIENCE_S, *(span * 1e-9 for span in spans)])
+        probe = Probe(settings.headers, settings.security, trial, self.say, patience_s)
         try:
             probed = await probe.run(
                 settings.url, model=settings.model, dialect=settings.dialect, wanted=settings.features
@@ -197,7 +207,7 @@ class Session:
             "provenance": provenance.scrub(
                 {**probed.provenance, "response_headers": provenance.headers_told(self._headers)}, secrets.scrub
             ),
-            "trials": list(probed.trials),
+            "trials": [secrets.scrub(line) for line in probed.trials],
         }
         self.info.endpoint["unknown"] = provenance.unknown(self.info.endpoint)
         self.sink.update(self.info)
@@ -289,16 +299,15 @@ class Session:
         times = [self._warm_up.service_ns.get(workload.name, 0) for workload, _ in spec.mix]
         return sum(times) // max(len(times), 1)
 
-    def _catch_signals(self, runner: Runner) -> None:
-        """Ctrl-C and SIGTERM end the run and keep it; a second one ends the process as usual."""
-        loop = asyncio.get_running_loop()
-
-        def stop(number: signal.Signals) -> None:
-            runner.stop.set()
-            loop.remove_signal_handler(number)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop, number)
+    def interrupt(self, task: asyncio.Task[None]) -> None:
+        """Ctrl-C or SIGTERM: stop sending, keep what there is. It takes a moment; further signals change nothing."""
+        if self.interrupted:
+            return
+        self.interrupted = True
+        if self._runner is not None:
+            self._runner.stop.set()
+        else:
+            task.cancel()
 
 
 def _connections(spec: StageSpec) -> int:
@@ -367,10 +376,21 @@ def run_session(
     selector = StampingSelector(clock.origin_ns) if sys.platform.startswith("linux") else None
     session = Session(settings, info, sink, clock, selector, say, observe)
     loop = asyncio.SelectorEventLoop(selector)
+    asyncio.set_event_loop(loop)
     try:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(session.run(stages))
+        task = loop.create_task(session.run(stages))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, session.interrupt, task)
+        loop.run_until_complete(task)
+    except (asyncio.CancelledError, EndpointError):
+        if not session.interrupted:  # else it was stopped before the endpoint had answered
+            raise
     finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
         asyncio.set_event_loop(None)
         loop.close()
+        # The loop left SIGTERM deadly. After an interruption what is left is short: a second signal must not cost it.
+        after = signal.SIG_IGN if session.interrupted else signal.default_int_handler
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, after)
     return session.interrupted

@@ -166,7 +166,8 @@ def ssl_context(security: Security) -> ssl.SSLContext | bool:
 
 def _failure(trouble: Exception, exchange: HttpExchange) -> tuple[ErrorKind, str]:
     """The error kind of an exception that aiohttp or the socket raised."""
-    reason = f"{type(trouble).__name__}: {trouble}" if str(trouble) else type(trouble).__name__
+    words = " ".join(str(trouble).replace(" ssl:default", "").split())
+    reason = f"{type(trouble).__name__}: {words}" if words else type(trouble).__name__
     if isinstance(trouble, aiohttp.ClientConnectorError | aiohttp.ClientProxyConnectionError):
         return "connect", reason
     if isinstance(trouble, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError):

@@ -14,6 +14,7 @@ own; counters come to the parent twice a second. A worker that dies is counted, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator
@@ -84,6 +85,7 @@ class Crew:
         self._workers: list[_Worker] = []
         self._changed = asyncio.Event()
         self._spare = 0
+        self._error: LoadgenError | None = None
 
     def start(self) -> None:
         """Spawn the processes (never fork: a forked event loop shares its epoll)."""
@@ -138,6 +140,8 @@ class Crew:
                 self._obey(worker, word, value)
         except (EOFError, OSError):
             self._lose(worker)
+        except LoadgenError as bad:  # raised where the stage waits: nobody waits for a reader's callback
+            self._error = self._error or bad
         self._changed.set()
 
     def _obey(self, worker: _Worker, word: str, value: Any) -> None:
@@ -153,7 +157,8 @@ class Crew:
         elif word == "done":
             worker.result = value
         elif word == "error":
-            raise LoadgenError(f"worker {worker.process.name}: {value}")
+            kind, what, where, do = value
+            raise kind(what, where=where, do=do)
 
     def _lend(self) -> None:
         """Give spare slots to the workers that still have requests, in turn."""
@@ -191,6 +196,8 @@ class Crew:
         while not reached():
             self._changed.clear()
             await self._changed.wait()
+            if self._error is not None:
+                raise self._error
         if not self._alive():
             raise LoadgenError("every worker process died", do="what they had finished is in the run's folder")
 
@@ -236,14 +243,15 @@ def _merged_health(parts: list[dict[str, float]]) -> dict[str, float]:
 
 def _main(seat: Seat, pipe: Connection) -> None:
     """The entry point of a worker process. Ctrl-C reaches the whole group; the parent alone decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     selector = StampingSelector(seat.origin_ns)
     loop = asyncio.SelectorEventLoop(selector)
-    try:
-        loop.run_until_complete(_Seated(seat, pipe, selector).serve())
-    except (EOFError, OSError):  # the parent is gone: its rows are on disk, nobody listens
-        return
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone: the rows are on disk, nobody listens
+        try:
+            loop.run_until_complete(_Seated(seat, pipe, selector).serve())
+        except LoadgenError as bad:
+            pipe.send(("error", (type(bad), bad.what, bad.where, bad.do)))
 
 
 class _Seated:
@@ -284,17 +292,27 @@ class _Seated:
                 await self._stage(self._runner, transport, order[1])
 
     def _hear(self) -> None:
-        while self._pipe.poll():
-            word, value = self._pipe.recv()
-            assert self._runner is not None
-            if word == "go" and self._start is not None:
-                self._start.set_result(value)
-            elif word == "lend":
-                self._runner.lend(value)
-            elif word == "stop":
+        try:
+            while self._pipe.poll():
+                self._obey(*self._pipe.recv())
+        except (EOFError, OSError):  # the parent is gone: end what is in flight, write it, and leave
+            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
+            if self._runner is not None:
                 self._runner.stop.set()
-            else:
-                self._orders.put_nowait((word, value))
+            if self._start is not None and not self._start.done():
+                self._start.set_exception(EOFError())
+            self._orders.put_nowait(("quit", None))
+
+    def _obey(self, word: str, value: Any) -> None:
+        assert self._runner is not None
+        if word == "go" and self._start is not None:
+            self._start.set_result(value)
+        elif word == "lend":
+            self._runner.lend(value)
+        elif word == "stop":
+            self._runner.stop.set()
+        else:
+            self._orders.put_nowait((word, value))
 
     async def _stage(self, runner: Runner, transport: Transport, task: Task) -> None:
         info = replace(task.info)
@@ -319,7 +337,7 @@ class _Seated:
                 give_back=lambda slots: self._pipe.send(("spare", slots)),
             )
         except LoadgenError as bad:
-            self._pipe.send(("error", str(bad)))
+            self._pipe.send(("error", (type(bad), bad.what, bad.where, bad.do)))
         finally:
             counts.cancel()
         info.health = meter.stop()

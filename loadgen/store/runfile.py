@@ -47,7 +47,22 @@ _MAX_LINE = 64 << 20  # bytes; a longer "line" is no row
 
 
 def unique_run_path(path: Path) -> Path:
-    """`path`, or where something stands there already `path-2`, `path-3`, ... An empty folder counts as nothing."""
+    """`path`, or where something stands there already `path-2`, `path-3`, ... An empty folder counts as nothing.
+
+    Raises:
+        UsageError: no folder can be made there (a part of the path is a file, a name is too long or empty).
+    """
+    if not path.name:
+        raise UsageError("is no name for a new folder", where=f"-o {path}")
+    try:
+        standing = next((p for p in path.parents if p.exists()), None)
+        path.exists()
+    except OSError as bad:
+        raise UsageError(
+            (bad.strerror or str(bad)).lower(), where=f"-o {path}"[:120], do="give another folder"
+        ) from bad
+    if standing is not None and not standing.is_dir():
+        raise UsageError(f"{standing} is not a folder", where=f"-o {path}", do="give another folder")
     candidate, number = path, 1
     while _is_taken(candidate):
         number += 1
@@ -256,19 +271,23 @@ def _read_info(file: Path) -> RunInfo | None:
 
 
 def _read_rows(parts: list[Path]) -> tuple[FrameBuilder, list[Finding]]:
-    builder, damaged, torn = FrameBuilder(), 0, 0
+    builder, damaged, torn, twice = FrameBuilder(), 0, 0, 0
+    seen: set[tuple[int, int]] = set()
     for part in parts:
         for row in _rows_of(part):
             if row == "torn":
                 torn += 1
             elif row == "damaged":
                 damaged += 1
+            elif (row.stage, row.request_id) in seen:
+                twice += 1
             else:
                 try:
                     builder.add_row(row)
+                    seen.add((row.stage, row.request_id))
                 except ValueError:
                     damaged += 1
-    return builder, _findings(builder, damaged, torn)
+    return builder, _findings(builder, damaged, torn, twice)
 
 
 def _rows_of(file: Path) -> Iterator[Row | Literal["damaged", "torn"]]:
@@ -289,8 +308,13 @@ def _rows_of(file: Path) -> Iterator[Row | Literal["damaged", "torn"]]:
         raise _storage_error(bad, file) from bad
 
 
-def _findings(builder: FrameBuilder, damaged: int, torn: int) -> list[Finding]:
+def _findings(builder: FrameBuilder, damaged: int, torn: int, twice: int) -> list[Finding]:
     found = []
+    if twice:
+        text = f"requests that stand twice in the run's files, counted once: {twice}"
+        found.append(
+            Finding("questionable", "rows_twice", text, float(twice), "copy the run again from where it was made")
+        )
     if damaged:
         share = damaged / (damaged + len(builder))
         text = f"damaged lines of the run file, left out: {damaged} ({share:.2%} of all)"

@@ -41,12 +41,16 @@ def parse_yaml(text: str, name: str, model: type[M]) -> M:
         mark = bad.problem_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark is not None else name
         raise UsageError(f"not YAML: {bad.problem}", where=where) from bad
+    except RecursionError as bad:
+        raise UsageError("is nested too deeply", where=name) from bad
     except YAMLError as bad:
         raise UsageError(f"not YAML: {' '.join(str(bad).split())}", where=name) from bad
     if not isinstance(data, CommentedMap):
         raise UsageError("must hold keys and values, such as `name: chat`", where=f"{name}:1:1")
     try:
         return model.model_validate(data)
+    except RecursionError as bad:
+        raise UsageError("is nested too deeply", where=name) from bad
     except ValidationError as bad:
         raise _complaint(bad, data, name, model) from None
 

@@ -94,9 +94,12 @@ def decode(
 
 def _cached(stream: Stream) -> int | None:
     """Prompt tokens that came from a cache: usage first, then what llama.cpp says in `timings`."""
-    if "cached" in stream.usage:
-        return stream.usage["cached"]
-    return int(stream.server["cache_n"]) if "cache_n" in stream.server else None
+    cached = stream.usage.get("cached")
+    if cached is None and "cache_n" in stream.server:
+        cached = int(stream.server["cache_n"])
+    prompt = stream.usage.get("prompt")
+    # More than the prompt holds cannot have come from a cache: whatever was counted, it was not that.
+    return None if cached is not None and prompt is not None and cached > prompt else cached
 
 
 def _said_end(stream: Stream, counts: Counts) -> bool:

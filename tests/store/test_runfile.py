@@ -78,11 +78,24 @@ def test_numbers_that_json_lacks_are_not_known(tmp_path: Path) -> None:
 
 def test_gaps_longer_than_four_bytes_hold(tmp_path: Path) -> None:
     _, rows = synthetic.case("one")
-    long = replace(rows[0], event_ns=(5 * 10**9, 3 * 3600 * 10**9), event_tokens=(1, 70_000), end_ns=10**15)
-    _, requests = open_run(synthetic.write_run(tmp_path / "run", synthetic.case("one")[0], (*rows, long, *rows)))
+    long = replace(
+        rows[0], request_id=8, event_ns=(5 * 10**9, 3 * 3600 * 10**9), event_tokens=(1, 70_000), end_ns=10**15
+    )
+    last = replace(rows[0], request_id=9)
+    _, requests = open_run(synthetic.write_run(tmp_path / "run", synthetic.case("one")[0], (*rows, long, last)))
     assert requests.exchange(1).event_ns == long.event_ns
     assert requests.exchange(1).event_tokens == long.event_tokens
-    assert requests.exchange(2) == requests.exchange(0) == rounded(rows[0])
+    assert replace(requests.exchange(2), request_id=rows[0].request_id) == requests.exchange(0) == rounded(rows[0])
+
+
+def test_a_request_that_stands_twice_counts_once(tmp_path: Path) -> None:
+    info, rows = synthetic.case("chat")
+    run = synthetic.write_run(tmp_path / "run", info, rows)
+    lines = run / "requests.jsonl"
+    lines.write_bytes(lines.read_bytes() * 2)
+    again, requests = open_run(run)
+    assert len(requests) == len(rows)
+    assert [finding.code for finding in again.findings] == ["rows_twice"]
 
 
 def test_workers_parts_are_read_together(tmp_path: Path) -> None:
