@@ -76,6 +76,8 @@ def _workloads(given: dict[str, Any]) -> list[Workload]:
     items: list[str | dict[str, Any]] = []
     for item in given["workload"] or ("chat",):
         items += [name.strip() for name in item.split(",")] if isinstance(item, str) else [item]
+    if "" in items:
+        raise UsageError("names no workload between its commas", where="--workload", do="write for example chat,story")
     workloads = [load_workload(item) if isinstance(item, str) else build_workload(item) for item in items]
     names = [workload.name for workload in workloads]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -153,6 +154,14 @@ def test_offered_rate_that_was_not_sent() -> None:
     assert "cap of 4" in finding.message
 
 
+def test_a_server_that_takes_no_connection_is_not_the_clients_fault() -> None:
+    refused = [
+        replace(failed(i, sent=i / 10.0), sent_ns=None, dispatched_ns=i * 10**8, scheduled_ns=i * 10**8)
+        for i in range(100)
+    ]
+    assert "rate_not_reached" not in found(refused, stage(kind="rate", value=10.0, duration=10.0))
+
+
 def test_unsent_requests_and_missing_users() -> None:
     assert found(steady(), stage(kind="rate", requests=350, unsent=50))["unsent"].severity == "invalid"
     few = [ok(i, sent=0.0) for i in range(5)]
@@ -206,6 +215,9 @@ def test_a_quick_server_is_not_a_burst() -> None:
 
 def test_lengths_counts_and_caches() -> None:
     assert found(steady(output_tokens_requested=40))["output_shorter"].severity == "questionable"
+    longer = found(steady(output_tokens_requested=1))["output_longer"]
+    assert longer.severity == "invalid"
+    assert "output_longer" not in found(steady())
     assert found(steady(prompt_tokens=110))["prompt_tokens"].severity == "questionable"
     assert found(steady(prompt_tokens=2060, prompt_tokens_requested=2000))["prompt_tokens"].value == pytest.approx(0.03)
     assert "prompt_tokens" not in found(steady(prompt_tokens=103))
