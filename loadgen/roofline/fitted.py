@@ -1,0 +1,86 @@
+"""The result of a fit: parameters with their intervals, the knobs, the error, and each cell beside its model.
+
+Knows: names and units of what was estimated. Must not know: how (`fit`), or what follows from it in words (`causes`).
+Why: the estimator, the explanations, the report and the JSON meet at this value and at nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loadgen.model import Finding
+from loadgen.roofline.cells import Cell
+from loadgen.roofline.passes import Deployment
+from loadgen.roofline.serving import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One estimated number in SI units; `value` is nan and `low`..`high` a range where it is not identified."""
+
+    name: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    identified: bool
+    settle: str = ""  # what experiment would settle it, where it is not identified or depends on a prior
+
+
+@dataclass(frozen=True, slots=True)
+class FitCell:
+    """A measured cell beside the model's value; seconds, nan where not measured. `low`..`high`: 90 % of the model."""
+
+    cell: Cell
+    ttft_fit_s: float
+    itl_fit_s: float
+    ttft_low_s: float = math.nan
+    ttft_high_s: float = math.nan
+    itl_low_s: float = math.nan
+    itl_high_s: float = math.nan
+    held_out: bool = False
+    outlier: bool = False  # far from a law that the other cells agree on: named, and not averaged in
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Absolute relative errors: medians of TTFT and ITL, and their 90th percentiles; nan where there is no such cell."""
+
+    ttft: float
+    itl: float
+    ttft_p90: float
+    itl_p90: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another explanation that fits about as well, and the experiment that would decide."""
+
+    name: str  # a stable word: "window", "fp8_kv", "overlap", "prefix_cache" ...
+    explanation: str
+    decide: str
+    loss_ratio: float  # its loss / the best loss
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What a set of cells says about one serving engine (the cells may come from several deployments of it).
+
+    engine: for each deployment of the cells (by `Cell.label`), the engine with the best parameters put in.
+    draws: plausible engines (bootstrap or posterior), for intervals of anything that is computed from the fit.
+    """
+
+    deployment: Deployment | None  # of the first label; None: black-box constants alone
+    parameters: tuple[Parameter, ...]
+    engine: Mapping[str, EngineConfig]
+    draws: Mapping[str, tuple[EngineConfig, ...]]
+    cells: tuple[FitCell, ...]
+    in_sample: Errors
+    held_out: Errors | None
+    baselines: Mapping[str, Errors] = field(default_factory=dict)  # "interpolation", "regression": same held-out cells
+    alternatives: tuple[Alternative, ...] = ()
+    findings: tuple[Finding, ...] = ()  # of the estimation itself: bounds hit, refused shape, outlying cells
+    refused: str = ""  # why the physics was refused (wrong GPU or shape), with black-box constants in its place
