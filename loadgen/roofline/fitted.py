@@ -46,7 +46,7 @@ class FitCell:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Absolute relative errors: medians of TTFT and ITL, and their 90th percentiles; nan where there is no such cell."""
+    """Absolute relative errors: medians and 90th percentiles of TTFT and ITL; nan where no cell has it."""
 
     ttft: float
     itl: float
