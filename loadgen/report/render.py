@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import markupsafe
@@ -18,6 +19,7 @@ import markupsafe
 from loadgen.analysis.summary import Summary, summarise, to_json
 from loadgen.errors import StorageError
 from loadgen.report import figures
+from loadgen.report.chart import Chart
 from loadgen.report.palette import THEMES
 from loadgen.report.redact import redacted
 from loadgen.report.view import view
@@ -70,10 +72,17 @@ def render(summary: Summary, fmt: str) -> str:
 
 def _html(summary: Summary) -> str:
     shown = view(summary)
-    charts = figures.build(shown["series"])
+    return page("report.html.j2", shown, figures.build(shown["series"]))
+
+
+def page(template: str, shown: dict[str, Any], charts: dict[str, Chart]) -> str:
+    """A page that is complete in itself: a template on `base.html.j2`, its view and its charts."""
     specs = {name: {"data": chart.data, "layout": chart.layout} for name, chart in charts.items()}
-    page = _environment().get_template("report.html.j2")
-    return page.render(view=shown, charts=charts, specs=_script(specs), plotly_js=figures.plotly_js(), themes=THEMES)
+    return (
+        environment()
+        .get_template(template)
+        .render(view=shown, charts=charts, specs=_script(specs), plotly_js=figures.plotly_js(), themes=THEMES)
+    )
 
 
 def _script(value: object) -> str:
@@ -82,7 +91,7 @@ def _script(value: object) -> str:
 
 
 def _markdown(summary: Summary) -> str:
-    return _environment().get_template("summary.md.j2").render(view=view(summary))
+    return environment().get_template("summary.md.j2").render(view=view(summary))
 
 
 def _json(summary: Summary) -> str:
@@ -110,7 +119,7 @@ def _breakable(text: str) -> markupsafe.Markup:
     return markupsafe.Markup("_<wbr>").join(text.split("_"))
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """Templates from the folder that users may edit. Whatever a page prints is escaped; a comment escapes by `md`."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_dir()),
