@@ -61,3 +61,4 @@ class Cell:
     label: str = ""
     where: str = ""
     evidence: Mapping[str, float] = field(default_factory=dict)
+    held_out: bool = False  # measured to test the fit: no fit may see its TTFT and ITL, whatever `holdout` says

@@ -1,0 +1,131 @@
+"""A deployment as files and flags name it: words beside each row, and what flags say over them.
+
+Knows: how names become a `Deployment`, when two sayings contradict each other, and the label that keeps deployments of
+one file apart. Must not know: files, columns, flags' spelling.
+Why: a table of many deployments, a run's own notes and another tool's result file name GPU, model and data type in the
+same loose way, and flags choose among them (where a file says it) or complete them (where it does not).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadgen.errors import UsageError
+from loadgen.roofline import catalog
+from loadgen.roofline.catalog import Gpu
+from loadgen.roofline.passes import Deployment
+from loadgen.roofline.precision import dtypes
+from loadgen.roofline.shapes import ModelShape
+
+# What files write where they say nothing.
+SILENT = frozenset(["", "-", "--", "n/a", "na", "nan", "none", "null", "unknown", "?", "auto"])
+# How a GPU was run, behind its name: the roof is still the card's.
+_CONDITION = re.compile(r"[-_ ]+(?:power[-_ ]?capped|power[-_ ]?cap|\d+ ?w)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What a file says beside its numbers, in its own words; "" where it says nothing."""
+
+    gpu: str = ""
+    gpus: int | None = None
+    shape: str = ""
+    dtype: str = ""
+    weights: str = ""
+    compute: str = ""
+    kv: str = ""
+    engine: str = ""
+
+    @property
+    def label(self) -> str:
+        """The deployment in the file's own words: "2 x H100-SXM, Llama-3.3-70B, fp8, vllm-0.11"."""
+        card = self.gpu if self.gpus is None or not self.gpu else f"{self.gpus} x {self.gpu}"
+        types = [f"{name} {text}" for name in ("weights", "compute", "kv") if (text := getattr(self, name))]
+        return ", ".join(part for part in (card, self.shape, self.dtype, *types, self.engine) if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the user says of the deployment, whatever a file says; None and "" where he says nothing."""
+
+    gpu: Gpu | None = None
+    gpus: int | None = None
+    shape: ModelShape | None = None
+    dtype: str = ""
+    weights: str = ""
+    compute: str = ""
+    kv: str = ""
+
+
+NOTHING = Known()
+
+
+def said(text: str) -> str:
+    """The text, or "" where it is one of the ways to say nothing."""
+    plain = text.strip()
+    return "" if plain.lower() in SILENT else plain
+
+
+def find_gpu(name: str) -> Gpu:
+    """As `catalog.gpu`, and "H100-SXM-powercap" or "A100-SXM-80 300W" are the card too. Raises UsageError."""
+    try:
+        return catalog.gpu(name)
+    except UsageError:
+        bare = _CONDITION.sub("", name.strip())
+        if bare == name.strip():
+            raise
+        return catalog.gpu(bare)
+
+
+def chosen(words: Words, known: Known) -> bool:
+    """Whether the words may mean the deployment that the user named. A custom GPU may be anything."""
+    if known.gpus is not None and words.gpus is not None and known.gpus != words.gpus:
+        return False
+    if known.gpu is not None and known.gpu.name != "custom" and words.gpu and not _is(find_gpu, words.gpu, known.gpu):
+        return False
+    if known.shape is not None and words.shape and not _is(catalog.shape, words.shape, known.shape):
+        return False
+    return not (known.dtype and words.dtype) or dtypes(known.dtype) == dtypes(_preset(words.dtype, words.shape))
+
+
+def deployment(words: Words, known: Known = NOTHING) -> Deployment | None:
+    """What the words and the user say together; None where GPU or model stays unknown.
+
+    Raises:
+        UsageError: a GPU, model or data type that the catalogue does not know.
+    """
+    gpu = known.gpu or (find_gpu(words.gpu) if words.gpu else None)
+    shape = known.shape or (catalog.shape(words.shape) if words.shape else None)
+    dtype = words.dtype or known.dtype or "bf16"
+    name = shape.name if shape is not None else words.shape
+    kinds = {kind: getattr(known, kind) or getattr(words, kind) for kind in ("weights", "compute", "kv")}
+    choice = dtypes(_preset(dtype, name), gpu, **kinds)
+    if gpu is None or shape is None:
+        return None
+    return Deployment(gpu, known.gpus or words.gpus or 1, shape, choice)
+
+
+def describe(where: Deployment | None) -> str:
+    """A deployment in the catalogue's words, as a label."""
+    if where is None:
+        return ""
+    types = where.dtypes
+    same = types.weights == types.compute
+    kinds = types.weights if same else f"weights {types.weights}, compute {types.compute}"
+    kv = "" if types.kv == "bf16" else f", KV {types.kv}"
+    return f"{where.gpus} x {where.gpu.name}, {where.shape.name}, {kinds}{kv}"
+
+
+def _is(find: Callable[[str], object], name: str, wanted: object) -> bool:
+    try:
+        return find(name) == wanted
+    except UsageError:
+        return False
+
+
+def _preset(dtype: str, shape: str) -> str:
+    """A data type as tables write it: gpt-oss comes in MXFP4, which many call plain fp4."""
+    plain = dtype.lower().replace("-", "").replace("_", "")
+    return "mxfp4" if plain in ("fp4", "4bit") and "gptoss" in shape.lower().replace("-", "") else dtype
