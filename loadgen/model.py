@@ -201,6 +201,7 @@ class StageInfo:
     unsent: int = 0  # of those, never sent
     stopped: str | None = None  # why the stage ended early
     health: dict[str, float] = field(default_factory=dict)  # see engine.runner: the client's own truth
+    held_out: bool = False  # measured to test a fit, which must not see it
 
 
 @dataclass(slots=True)

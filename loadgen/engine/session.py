@@ -345,7 +345,9 @@ def _part_of_plan(
 def stage_info(spec: StageSpec) -> StageInfo:
     """The empty record of a stage that is about to run."""
     workload = "+".join(w.name for w, _ in spec.mix)
-    return StageInfo(spec.stage, spec.name, workload, spec.load, spec.requests, spec.duration_ns)
+    return StageInfo(
+        spec.stage, spec.name, workload, spec.load, spec.requests, spec.duration_ns, held_out=spec.held_out
+    )
 
 
 def clock_facts(clock: MonotonicClock, selector: StampingSelector | None) -> dict[str, object]:

@@ -45,6 +45,7 @@ class StageSpec:
     requests: int | None = None
     duration_ns: int | None = None
     trace: Trace | None = None  # with load "trace": lengths and due times come from it; the mix names one workload
+    held_out: bool = False  # measured to test a fit, which must not see it
 
 
 def plan_stage(

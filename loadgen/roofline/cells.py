@@ -47,7 +47,8 @@ class Cell:
     evidence: further measurements by name, for the findings, in SI units: `itl_p99_s`, `max_gap_s`, `itl_p50_s`,
         `error_share`, `short_share` (answers under 90 % of what was asked), `tokens_per_event`, `batch` (the server's
         own running requests), `acceptance`, `network_s` (measured round trip), `shared_receives`, `invalid` (1: the
-        client was the bottleneck), `start_s` (when the cell was run, from the run's start).
+        client was the bottleneck), `start_s` (when the cell was run, from the run's start), `waiting` and `kv_usage`
+        (the server's own queue, mean, and share of its KV cache in use, highest), `preemptions` (its count).
     """
 
     prompt_tokens: float
