@@ -14,6 +14,7 @@ from loadgen.analysis import formulas as f
 from loadgen.analysis import severity as rule
 from loadgen.analysis import stats
 from loadgen.analysis.measured import Measured
+from loadgen.analysis.numbers import quantity
 from loadgen.analysis.stats import Floats
 from loadgen.model import Finding, RunInfo, Severity
 
@@ -28,7 +29,7 @@ def client_delay(info: RunInfo, m: Measured) -> Iterator[Finding]:
         m,
         np.maximum(f.client_delay(m.columns), 0.0),
         "client_delay",
-        "the client took requests up {:.3g} ms late",
+        "the client took requests up {} late",
     )
 
 
@@ -37,7 +38,7 @@ def send_delay(info: RunInfo, m: Measured) -> Iterator[Finding]:
     c = m.columns
     connecting = np.nan_to_num((c.connected_ns - c.connect_start_ns) / 1e9)
     late = np.maximum((c.sent_ns - c.dispatched_ns) / 1e9 - connecting, 0.0)
-    yield from _late(m, late, "send_delay", "requests reached the socket {:.3g} ms after they were taken up")
+    yield from _late(m, late, "send_delay", "requests reached the socket {} after they were taken up")
 
 
 def _late(m: Measured, delays: Floats, code: str, text: str) -> Iterator[Finding]:
@@ -48,7 +49,8 @@ def _late(m: Measured, delays: Floats, code: str, text: str) -> Iterator[Finding
     if m.window.open_loop:
         reference = f.values_of(m, "ttft_scheduled", f.ttft_scheduled)
         pairs = [
-            (stats.quantile(delays, q), stats.quantile_sorted(reference, q), f"p{q * 100:g} TTFT") for q in (0.5, 0.99)
+            (stats.quantile(delays, q), stats.quantile_sorted(reference, q), f"p{q * 100:g} TTFT from schedule")
+            for q in (0.5, 0.99)
         ]
     else:
         reference = f.values_of(m, "e2e", f.e2e)
@@ -57,8 +59,8 @@ def _late(m: Measured, delays: Floats, code: str, text: str) -> Iterator[Finding
     for error, metric, name in pairs:
         severity = rule.of_error(error, metric)
         if severity != "info":
-            share = error / metric * 100 if metric > 0 else math.inf
-            message = text.format(error * 1e3) + f", {share:.3g} % of the {name}"
+            share = f"{quantity(error / metric, '1')} of the" if metric > 0.0 else "more than the whole"
+            message = f"{text.format(quantity(error, 's'))}, {share} {name}"
             yield Finding(severity, code, message, error, _MORE_WORKERS)
             return
 
@@ -71,7 +73,7 @@ def loop_lag(info: RunInfo, m: Measured) -> Iterator[Finding]:
         return
     severity = _against_headlines(m, lag)
     if severity != "info":
-        message = f"arrivals are stamped in the process, and its event loop lagged {lag * 1e3:.3g} ms (p99)"
+        message = f"arrivals are stamped in the process, and its event loop lagged {quantity(lag, 's')} (p99)"
         yield Finding(severity, "loop_lag", message, lag, _MORE_WORKERS)
 
 
@@ -84,7 +86,7 @@ def client_cpu(info: RunInfo, m: Measured) -> Iterator[Finding]:
     lag = m.info.health.get("loop_lag_p99_ns", math.nan) / 1e9
     values = f.values_of(m, "ttft", f.ttft) if m.window.open_loop else f.values_of(m, "e2e", f.e2e)
     severity = rule.of_error(lag, stats.quantile_sorted(values, 0.5))
-    message = f"the client used {busy * 100:.0f} % of a core and lagged {lag * 1e3:.3g} ms (p99)"
+    message = f"the client used {busy * 100:.0f} % of a core and lagged {quantity(lag, 's')} (p99)"
     yield Finding(severity, "client_cpu", message, busy, _MORE_WORKERS)
 
 
@@ -93,7 +95,7 @@ def clock(info: RunInfo, m: Measured) -> Iterator[Finding]:
     error = m.info.health.get("clock_error_ns", math.nan) / 1e9
     severity = _against_headlines(m, error)
     if severity != "info":
-        text = f"arrival stamps are known to {error * 1e3:.3g} ms only"
+        text = f"arrival stamps are known to {quantity(error, 's')} only"
         yield Finding(severity, "clock_error", text, error, "let the system's clock settle, and run again")
     steps = m.info.health.get("clock_steps", 0.0)
     if steps:
@@ -116,7 +118,8 @@ def shared_receives(info: RunInfo, m: Measured) -> Iterator[Finding]:
     tail = rule.of_error(wait, m.events.gap.quantile(0.99))
     middle = rule.of_error(wait, m.events.gap.quantile(0.5)) if share > 0.25 else "info"
     severity = rule.worst(tail, middle)
-    text = f"{share * 100:.2g} % of the events shared a receive, up to {wait * 1e3:.3g} ms after the client last looked"
+    text = f"{quantity(share, '1')} of the events shared a receive"
+    text += f", up to {quantity(wait, 's')} after the client last looked"
     advice = _MORE_WORKERS if severity != "info" else "they did arrive together: the server or a proxy sends in groups"
     yield Finding(severity, "shared_receives", text, share, advice)
 

@@ -17,6 +17,7 @@ from loadgen.analysis import severity as rule
 from loadgen.analysis import stats
 from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.measured import Columns, Measured
+from loadgen.analysis.numbers import quantity, significant
 from loadgen.errors import LoadgenError
 from loadgen.model import Finding, RunInfo, Severity
 
@@ -38,7 +39,9 @@ def bursts(info: RunInfo, m: Measured) -> Iterator[Finding]:
     if whole.mean() > 0.5:
         error = float(np.median(((c.last_ns - c.sent_ns) / 1e9 * (1.0 - 1.0 / c.events))[whole]))
         share = float(whole.mean())
-        text = f"{share * 100:.0f} % of the answers came in one piece: TTFT may be up to {error * 1e3:.3g} ms too long"
+        text = (
+            f"{share * 100:.0f} % of the answers came in one piece: TTFT may be up to {quantity(error, 's')} too long"
+        )
         yield Finding(rule.of_error(error, ttft), "bursts", text, share, advice)
         return
     mean_gap = m.events.gap.mean()
@@ -51,7 +54,7 @@ def bursts(info: RunInfo, m: Measured) -> Iterator[Finding]:
         return
     size = 1.0 / (1.0 - share) if share < 1.0 else math.inf
     error = (size - 1.0) * mean_gap
-    text = f"token events come in bursts of about {size:.1f}: TTFT may be up to {error * 1e3:.3g} ms too long"
+    text = f"token events come in bursts of about {size:.1f}: TTFT may be up to {quantity(error, 's')} too long"
     yield Finding(rule.of_error(error, ttft), "bursts", text, share, advice)
 
 
@@ -63,7 +66,7 @@ def output_shorter(info: RunInfo, m: Measured) -> Iterator[Finding]:
     short = float(np.maximum(1.0 - c.output_tokens / c.output_requested, 0.0).mean())
     severity = rule.at_most("questionable", rule.of_share(short))
     if severity != "info":
-        text = f"answers were {short * 100:.3g} % shorter than asked: e2e and rates are those of a shorter workload"
+        text = f"answers were {quantity(short, '1')} shorter than asked: e2e and rates are those of a shorter workload"
         yield Finding(
             severity, "output_shorter", text, short, "force the length (ignore_eos, min_tokens) where the server can"
         )
@@ -77,9 +80,8 @@ def output_longer(info: RunInfo, m: Measured) -> Iterator[Finding]:
     times = float((c.output_tokens / c.output_requested).mean())
     severity = rule.of_share(max(times - 1.0, 0.0))
     if severity != "info":
-        text = (
-            f"answers hold {times:.3g} times the tokens asked for: either the limit was not kept or the count is wrong"
-        )
+        text = f"answers hold {significant(times, 3)} times the tokens asked for: "
+        text += "either the limit was not kept or the count is wrong"
         yield Finding(severity, "output_longer", text, times, "compare the server's usage with its text (--keep-text)")
 
 
@@ -91,7 +93,7 @@ def prompt_tokens(info: RunInfo, m: Measured) -> Iterator[Finding]:
     off = np.abs(c.prompt_tokens - c.prompt_requested)
     share, tokens = float(np.median(off / c.prompt_requested)), float(np.median(off))
     if share > _PROMPT_SHARE or tokens > _PROMPT_TOKENS:
-        text = f"prompts are {tokens:.0f} tokens ({share * 100:.3g} %) off what was asked, as the server counts them"
+        text = f"prompts are {tokens:.0f} tokens ({quantity(share, '1')}) off what was asked, as the server counts them"
         yield Finding("questionable", "prompt_tokens", text, share, "calibrate: more warm-up, or a tokenizer")
 
 
@@ -101,7 +103,9 @@ def counts_disagree(info: RunInfo, m: Measured) -> Iterator[Finding]:
         return
     share = float(m.requests.has("counts_disagree")[m.columns.rows].mean())
     if share > 0.0:
-        text = f"in {share * 100:.3g} % of the requests the server's token count differs from what its events carried"
+        text = (
+            f"in {quantity(share, '1')} of the requests the server's token count differs from what its events carried"
+        )
         severity = rule.at_most("questionable", rule.of_share(share))
         yield Finding(severity, "counts_disagree", text, share, "per-token figures rest on the server's count")
 
@@ -115,7 +119,7 @@ def cache_hits(info: RunInfo, m: Measured) -> Iterator[Finding]:
     ttft = stats.quantile_sorted(f.values_of(m, "ttft", f.ttft), 0.5)
     severity = rule.of_error(share * ttft, ttft)
     if severity != "info":
-        text = f"{share * 100:.3g} % of the prompt tokens came from the server's cache: TTFT is that much too short"
+        text = f"{quantity(share, '1')} of the prompt tokens came from the server's cache: TTFT is that much too short"
         yield Finding(
             severity, "cache_hits", text, share, "vary the prompts from their first token, or empty the cache"
         )
@@ -177,7 +181,9 @@ def faster_than_hardware(info: RunInfo, m: Measured) -> Iterator[Finding]:
     for name, measured, floor in (("TTFT", prefill, floors[0]), ("time between events", decode, floors[1])):
         severity = rule.of_error(floor - measured, measured)
         if severity != "info":
-            text = f"median {name} is {measured * 1e3:.3g} ms; the named hardware needs at least {floor * 1e3:.3g} ms"
+            text = (
+                f"median {name} is {quantity(measured, 's')}; the named hardware needs at least {quantity(floor, 's')}"
+            )
             advice = "check --gpu, --gpus, --shape and --dtype; look for cached prompts or grouped tokens"
             yield Finding(rule.at_most("questionable", severity), "faster_than_hardware", text, measured, advice)
             return
@@ -207,17 +213,21 @@ def invariants(info: RunInfo, m: Measured) -> Iterator[Finding]:
     gap = f.ttft(c) + np.nan_to_num(f.tpot(c)) * np.maximum(c.streamed - 1.0, 0.0) - f.e2e(c)
     split = float(np.abs(gap[c.streamed >= 2]).max(initial=0.0))
     if split > 1e-6:
-        yield _broken("invariant_e2e", f"e2e differs from ttft + tpot * (N - 1) by {split * 1e3:.3g} ms", split)
+        yield _broken("invariant_e2e", f"e2e differs from ttft + tpot * (N - 1) by {quantity(split, 's')}", split)
     mean, peak = (estimate(m, METRICS["output_tokens_per_s"], stat).value for stat in ("rate", "max"))
     if peak < mean * (1.0 - 1e-9):
-        yield _broken("invariant_rate", f"the peak rate {peak:.4g} is below the mean {mean:.4g} tokens/s", peak / mean)
+        yield _broken(
+            "invariant_rate",
+            f"the peak rate {significant(peak)} is below the mean {significant(mean)} tokens/s",
+            peak / mean,
+        )
     counted = c.where(~np.isnan(c.output_tokens))
     hidden = np.nan_to_num(counted.reasoning_tokens)
     off = np.maximum(counted.streamed - counted.output_tokens, counted.output_tokens - hidden - counted.streamed)
     off = np.maximum(off, 0.0)
     if off.any():
         share = float(off.sum() / max(counted.output_tokens.sum(), 1.0))
-        text = f"events carry {share * 100:.3g} % other tokens than the requests count"
+        text = f"events carry {quantity(share, '1')} other tokens than the requests count"
         yield Finding(
             rule.of_share(share), "tokens_not_conserved", text, share, "per-token figures are off by that much"
         )

@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.analysis import formulas as f
 from loadgen.analysis import severity as rule
 from loadgen.analysis.measured import Measured
+from loadgen.analysis.numbers import quantity
 from loadgen.analysis.stats import Floats
 from loadgen.model import Finding, RunInfo
 
@@ -40,7 +41,7 @@ def rate_not_reached(info: RunInfo, m: Measured) -> Iterator[Finding]:
         if capped
         else "the client could not send them"
     )
-    text = f"{share * 100:.3g} % of the requests due in the window were not sent in it: {why}"
+    text = f"{quantity(share, '1')} of the requests due in the window were not sent in it: {why}"
     advice = "read the _scheduled metrics: they count the waiting" if capped else "use --workers 2, or a lower rate"
     yield Finding(
         rule.at_most("questionable", severity) if capped else severity, "rate_not_reached", text, share, advice
@@ -77,7 +78,8 @@ def drift(info: RunInfo, m: Measured) -> Iterator[Finding]:
     begun = c.scheduled_ns if m.window.open_loop else c.sent_ns
     order = np.argsort(np.where(np.isnan(begun), c.sent_ns, begun), kind="stable")
     formula = f.ttft_scheduled if m.window.open_loop else f.ttft
-    for name, values in (("TTFT", formula(c)[order]), ("TPOT", f.tpot(c)[order])):
+    of_ttft = "TTFT from schedule" if m.window.open_loop else "TTFT"
+    for name, values in ((of_ttft, formula(c)[order]), ("TPOT", f.tpot(c)[order])):
         kept = values[~np.isnan(values)]
         if len(kept) < _DRIFT_REQUESTS or abs(_rank_z(kept)) < _DRIFT_Z:
             continue
@@ -85,9 +87,8 @@ def drift(info: RunInfo, m: Measured) -> Iterator[Finding]:
         error = abs(second - first) / 2
         severity = rule.at_most("questionable", rule.of_error(error, float(np.median(kept))))
         if severity != "info":
-            text = (
-                f"median {name} went from {first * 1e3:.4g} to {second * 1e3:.4g} ms between the halves of the window"
-            )
+            text = f"median {name} went from {quantity(first, 's', 4)} to {quantity(second, 's', 4)} "
+            text += "between the halves of the window"
             advice = "no steady state: a longer warm-up, a longer run, or a load that the server can sustain"
             yield Finding(severity, "drift", text, second / first - 1.0 if first > 0 else None, advice)
             return

@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.analysis import formulas as f
 from loadgen.analysis import severity as rule
 from loadgen.analysis import stats
+from loadgen.analysis.numbers import quantity, significant
 from loadgen.analysis.server_names import THROTTLED
 from loadgen.analysis.server_stage import Grown, ServerStage
 from loadgen.analysis.trust_data import shares_prefixes
@@ -43,7 +44,7 @@ def _more_tokens(s: ServerStage) -> tuple[float, str] | None:
         return None
     ours = s.client.output(grown, s.at_finish)
     more = grown.amount - ours.amount - ours.slack
-    text = f"it generated {grown.amount:.0f} tokens, {ours.amount:.0f} of them for this client"
+    text = f"it generated {grown.amount:,.0f} tokens, {ours.amount:,.0f} of them for this client"
     return (more / grown.amount, text) if more > 0.0 else None
 
 
@@ -53,7 +54,7 @@ def _more_prompts(s: ServerStage) -> tuple[float, str] | None:
         return None
     ours = s.client.prompts(grown)
     more = grown.amount - ours.amount - ours.slack
-    text = f"it processed {grown.amount:.0f} prompt tokens, {ours.amount:.0f} of them for this client"
+    text = f"it processed {grown.amount:,.0f} prompt tokens, {ours.amount:,.0f} of them for this client"
     return (more / grown.amount, text) if more > 0.0 else None
 
 
@@ -70,7 +71,8 @@ def _more_requests(s: ServerStage) -> tuple[float, str] | None:
     more = theirs - s.client.in_flight(running.t_ns[inside])
     if not np.median(more) >= 1.0:
         return None
-    text = f"it holds {theirs.mean():.3g} requests on average, {more.mean():.3g} more than this client has in flight"
+    text = f"it holds {significant(theirs.mean(), 3)} requests on average, "
+    text += f"{significant(more.mean(), 3)} more than this client has in flight"
     return float(more.mean() / theirs.mean()), text
 
 
@@ -81,7 +83,7 @@ def counts_fewer(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
     grown = s.grown("generation_tokens")
     assert grown is not None
     ours = s.client.output(grown, s.at_finish).amount
-    text = f"the server's counter shows {grown.amount:.0f} generated tokens, the client got {ours:.0f}"
+    text = f"the server's counter shows {grown.amount:,.0f} generated tokens, the client got {ours:,.0f}"
     advice = "the page is that of a part of the endpoint, or of another server: name every page with --metrics"
     yield Finding("info", "metrics_of_a_part", text, grown.amount / ours, advice)
 
@@ -118,10 +120,12 @@ def outside_engine(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
     extra, ttft = outside_engine_s(s), _ttft(s)
     if extra is None or rule.of_error(extra, ttft) == "info":
         return
-    text = f"{extra * 1e3:.4g} ms of the mean TTFT pass outside the engine: network, gateway, the server's front end"
+    text = (
+        f"{quantity(extra, 's', 4)} of the mean TTFT pass outside the engine: network, gateway, the server's front end"
+    )
     rtt_ns = info.endpoint.get("rtt_ns")
     if isinstance(rtt_ns, int | float):
-        text += f" (one round trip takes {rtt_ns / 1e6:.3g} ms)"
+        text += f" (one round trip takes {quantity(rtt_ns / 1e9, 's')})"
     yield Finding("info", "outside_engine", text, extra, "measure at the engine itself to leave them out")
 
 
@@ -142,8 +146,9 @@ def held_back(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
     held = min(extra, made - seen)
     severity = rule.at_most("questionable", rule.of_error(held, _ttft(s)))
     if severity != "info" and held > _HELD_STEPS * itl:
-        text = f"something between the engine and the client holds tokens back for about {held * 1e3:.3g} ms"
-        text += f": the engine takes {made:.3g} s from first to last token, the client sees it in {seen:.3g} s"
+        text = f"something between the engine and the client holds tokens back for about {quantity(held, 's')}"
+        text += f": the engine takes {quantity(made, 's')} from first to last token, "
+        text += f"the client sees it in {quantity(seen, 's')}"
         advice = "look for a proxy that buffers (nginx: proxy_buffering off)"
         yield Finding(severity, "gateway_buffers", text, held, advice)
 
@@ -168,7 +173,7 @@ def cache_hits(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
     ttft = _ttft(s)
     severity = rule.of_error(share * ttft, ttft)
     if severity != "info":
-        text = f"{share * 100:.3g} % of the prompt tokens came from the server's cache: TTFT is that much too short"
+        text = f"{quantity(share, '1')} of the prompt tokens came from the server's cache: TTFT is that much too short"
         advice = "vary the prompts from their first token, or empty the cache"
         yield Finding(severity, "cache_hits", text, share, advice)
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from loadgen.errors import NotDecidable, StorageError, UsageError
+from loadgen.analysis.numbers import NONE, brief
+from loadgen.errors import NotDecidable, UsageError
 
 if TYPE_CHECKING:
     from loadgen.analysis.gate import SloResult
@@ -61,12 +62,8 @@ def exit_code(results: Sequence[SloResult]) -> int:
 
 
 def human(value: float | None, unit: str) -> str:
-    """A number as people read it: times in s or ms, shares in %, n/a for nothing."""
-    if value is None:
-        return "n/a"
-    if unit == "s":
-        return f"{value:.4g} s" if abs(value) >= 1.0 else f"{value * 1e3:.4g} ms"
-    return f"{value * 100:.4g} %" if unit == "1" else f"{value:.5g} {unit}"
+    """A number as people read it: times in s, ms or µs, shares in %, n/a for nothing."""
+    return NONE if value is None else brief(value, unit)
 
 
 def interval(result: SloResult) -> str:
@@ -130,6 +127,8 @@ def write_junit(summary: Summary, path: Path) -> None:
     """
     from xml.etree import ElementTree
 
+    from loadgen.store.wholefile import replacing
+
     outcomes = [result.outcome for result in summary.slo]
     suite = ElementTree.Element(
         "testsuite",
@@ -146,7 +145,5 @@ def write_junit(summary: Summary, path: Path) -> None:
         else:
             kind = "failure" if result.outcome == "fail" else "error"
             ElementTree.SubElement(case, kind, message=told, type=result.outcome)
-    try:
-        ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
-    except OSError as bad:
-        raise StorageError(f"cannot be written: {bad.strerror}", where=str(path), do="choose another file") from bad
+    with replacing(path) as out:
+        ElementTree.ElementTree(suite).write(out, encoding="utf-8", xml_declaration=True)

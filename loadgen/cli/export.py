@@ -51,16 +51,21 @@ def command(run: Path, form: str, warmup: bool, output: Path | None) -> None:
 @contextlib.contextmanager
 def _opened(output: Path | None, *, binary_only: bool) -> Iterator[IO[bytes]]:
     """The file, or standard output. A disk that is full or a folder that is not there is one line for the user."""
+    from loadgen.store.wholefile import replacing
+
     if output is None and binary_only and sys.stdout.isatty():
         raise UsageError("Parquet is no text for a terminal", where="--format parquet", do="give -o FILE")
-    try:
-        with contextlib.nullcontext(sys.stdout.buffer) if output is None else open(output, "wb") as out:
+    if output is not None:
+        with replacing(output) as out:
             yield out
-            out.flush()
+        return
+    try:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
     except BrokenPipeError:  # the reader has had enough
         raise
     except OSError as bad:
-        raise StorageError((bad.strerror or str(bad)).lower(), where=str(output or "standard output")) from bad
+        raise StorageError((bad.strerror or str(bad)).lower(), where="standard output") from bad
 
 
 def _jsonl(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.analysis.numbers import quantity
 from loadgen.errors import LoadgenError
 from loadgen.model import Exchange, RunInfo, Sink
 
@@ -188,15 +189,16 @@ def _stage_line(stage: StageSummary) -> str:
     head = f"{stage.info.name}: {counts.ok} ok, {counts.failed} failed"
     head += f", {counts.cancelled} cancelled" if counts.cancelled else ""
     figures = [
-        ("TTFT p50", "ttft", "p50", 1e3, "ms"),
-        ("p99", "ttft", "p99", 1e3, "ms"),
-        ("TPOT p50", "tpot", "p50", 1e3, "ms"),
-        ("e2e p50", "e2e", "p50", 1.0, "s"),
-        ("whole server", "output_tokens_per_s", "rate", 1.0, "output tokens/s"),
+        ("TTFT p50", "ttft", "p50", "s"),
+        ("p99", "ttft", "p99", "s"),
+        ("TTFT from schedule p99", "ttft_scheduled", "p99", "s"),
+        ("TPOT p50", "tpot", "p50", "s"),
+        ("e2e p50", "e2e", "p50", "s"),
+        ("whole server", "output_tokens_per_s", "rate", "output tokens/s"),
     ]
     parts = []
-    for label, metric, stat, scale, unit in figures:
+    for label, metric, stat, unit in figures:
         value = stage.get(metric, stat)
-        number = None if value is None else value.value
-        parts.append(f"{label} n/a" if number is None else f"{label} {number * scale:.4g} {unit}")
+        if value is not None or metric != "ttft_scheduled":  # closed loop has no schedule
+            parts.append(f"{label} {quantity(None if value is None else value.value, unit, 4)}")
     return f"{head} | " + ", ".join(parts)

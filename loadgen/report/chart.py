@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.report.numbers import brief
+from loadgen.analysis.numbers import brief
 
 Trace = dict[str, Any]
 Numbers = Sequence[float | None]

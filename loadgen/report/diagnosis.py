@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadgen.report.numbers import percent, quantity, times
+from loadgen.analysis.numbers import percent, quantity, times
 from loadgen.report.placement import PASS, Placement
 from loadgen.report.stages import Placed, WorkloadGroup
 from loadgen.roofline.explain import PhasePoint

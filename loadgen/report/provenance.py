@@ -10,8 +10,8 @@ import shlex
 from pathlib import PurePath
 from typing import Any
 
+from loadgen.analysis.numbers import NONE, quantity
 from loadgen.model import RunInfo
-from loadgen.report.numbers import NONE, quantity
 
 STATUS = {
     "running": "not finished: what is shown was measured until now, or until the run was killed",

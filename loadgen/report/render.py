@@ -17,7 +17,6 @@ import jinja2
 import markupsafe
 
 from loadgen.analysis.summary import Summary, summarise, to_json
-from loadgen.errors import StorageError
 from loadgen.report import figures
 from loadgen.report.chart import Chart
 from loadgen.report.palette import THEMES
@@ -26,6 +25,7 @@ from loadgen.report.view import view
 from loadgen.store.resources import template_dir
 from loadgen.store.runfile import open_run
 from loadgen.store.serverfile import read_server
+from loadgen.store.wholefile import replacing
 
 REPORT, COMMENT = "report.html", "summary.md"
 # What Markdown or the HTML in it would take for markup.
@@ -51,17 +51,15 @@ def write_report(run_dir: Path, *, redact: bool = False) -> Path:
         StorageError: there is no run, or the folder cannot be written.
     """
     summary = load(run_dir, redact=redact)
+    path = write(run_dir / REPORT, render(summary, "html"))
     write(run_dir / COMMENT, render(summary, "md"))
-    return write(run_dir / REPORT, render(summary, "html"))
+    return path
 
 
 def write(path: Path, text: str) -> Path:
-    """Write one file. Raises StorageError."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as bad:
-        do = "choose another file: -o FILE"
-        raise StorageError(f"cannot be written: {bad.strerror}", where=str(path), do=do) from bad
+    """Write one file as a whole. Raises StorageError; what stood there before is in place then."""
+    with replacing(path) as out:
+        out.write(text.encode("utf-8", "replace"))
     return path
 
 

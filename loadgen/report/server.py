@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.analysis.numbers import NONE, brief, quantity
 from loadgen.analysis.server import ServerLog, server_series
 from loadgen.analysis.stats import Floats, Ints
 from loadgen.analysis.summary import Summary
-from loadgen.report.numbers import NONE, brief, quantity
 from loadgen.report.series import rounded
 from loadgen.report.stages import load_label
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from loadgen.analysis import formulas, stats
 from loadgen.analysis.measured import Measured
+from loadgen.analysis.numbers import NONE, quantity, significant, times, whole
 from loadgen.analysis.summary import Summary
-from loadgen.report.numbers import NONE, quantity, significant, times, whole
 from loadgen.report.series import rounded
 
 REQUESTS = 10

@@ -16,9 +16,9 @@ import numpy as np
 
 from loadgen.analysis.conventions import Convention
 from loadgen.analysis.definitions import METRICS, Metric
+from loadgen.analysis.numbers import NONE, interval, percent, quantity, scale_for, significant, times, whole
 from loadgen.analysis.summary import StageSummary, Summary, Value
 from loadgen.model import FLAGS, Finding
-from loadgen.report.numbers import NONE, interval, percent, quantity, scale_for, significant, times, whole
 from loadgen.report.placement import Placement
 from loadgen.report.stages import Placed, WorkloadGroup, load_label
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadgen.analysis.numbers import scale_for, whole
 from loadgen.analysis.summary import Summary, Value
 from loadgen.report import provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
-from loadgen.report.numbers import scale_for, whole
 from loadgen.report.placement import Placement, placement
 from loadgen.report.slowest import slowest
 from loadgen.report.stages import Placed, WorkloadGroup, groups, knee

@@ -18,7 +18,6 @@ ones; it reads files of schema numbers up to `SCHEMA` (a field that an older one
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -35,6 +34,7 @@ from loadgen.errors import StorageError, UsageError
 from loadgen.model import Exchange, Finding, RunInfo
 from loadgen.store.rebuild import info_from_rows
 from loadgen.store.serverfile import SERVER_FILE
+from loadgen.store.wholefile import replacing, storage_error
 
 SCHEMA = 1
 _INFO = "run.json"
@@ -90,7 +90,7 @@ class RowWriter:
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as bad:
-            raise _storage_error(bad, path) from bad
+            raise storage_error(bad, path) from bad
 
     def write(self, exchange: Exchange) -> None:
         """Append one request. Raises StorageError when it could not be kept; all earlier ones are."""
@@ -102,7 +102,7 @@ class RowWriter:
         except OSError as bad:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise _storage_error(bad, self._path) from bad
+            raise storage_error(bad, self._path) from bad
         self._size += done
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class RowWriter:
         try:
             os.fsync(self._file)
         except OSError as bad:
-            raise _storage_error(bad, self._path) from bad
+            raise storage_error(bad, self._path) from bad
         finally:
             os.close(self._file)
 
@@ -127,7 +127,7 @@ class RunWriter:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as bad:
-            raise _storage_error(bad, path) from bad
+            raise storage_error(bad, path) from bad
         # The rows come first: their file must not exist, so a run.json of another run cannot be replaced.
         writer = cls(path, RowWriter(path / _ROWS), info)
         writer.update(info)
@@ -142,7 +142,9 @@ class RunWriter:
         self._info = info
         plain = msgspec.to_builtins(info)
         del plain["findings"]  # what a reader noticed is no part of the run
-        _replace(self.path / _INFO, _encode(msgspec.json.Encoder(), _without_nan(plain)))
+        text = msgspec.json.format(_encode(msgspec.json.Encoder(), _without_nan(plain)), indent=2)
+        with replacing(self.path / _INFO) as out:
+            out.write(text + b"\n")
 
     def close(self, status: Literal["complete", "interrupted", "failed"]) -> None:
         """Write the run's end. Raises StorageError."""
@@ -156,21 +158,6 @@ class RunWriter:
 def open_part(path: Path, worker: int) -> RowWriter:
     """The sink of worker process `worker` of the run at `path`. Raises StorageError where it exists."""
     return RowWriter(path / f"requests.w{worker}.jsonl")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one step, safe against a crash of the machine."""
-    fresh = path.with_name(path.name + ".new")
-    try:
-        with open(fresh, "wb") as out:
-            out.write(msgspec.json.format(content, indent=2) + b"\n")
-            out.flush()
-            os.fsync(out.fileno())
-        fresh.replace(path)
-    except OSError as bad:
-        with contextlib.suppress(OSError):
-            fresh.unlink()
-        raise _storage_error(bad, path) from bad
 
 
 def _encode(encoder: msgspec.json.Encoder, value: Any) -> bytes:
@@ -189,18 +176,6 @@ def _without_nan(value: Any) -> Any:
 
 def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
-
-
-_ADVICE = {
-    errno.ENOSPC: "free some space; what was written before is kept",
-    errno.EDQUOT: "the quota is used up; what was written before is kept",
-    errno.EEXIST: "a run is never overwritten: give another folder",
-    errno.EACCES: "give a folder that you may read and write",
-}
-
-
-def _storage_error(bad: OSError, path: Path) -> StorageError:
-    return StorageError((bad.strerror or str(bad)).lower(), where=str(path), do=_ADVICE.get(bad.errno or 0, ""))
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -238,7 +213,7 @@ def _parts(path: Path) -> list[Path]:
     except NotADirectoryError:
         raise UsageError("is not a folder", where=str(path), do="give the folder of a run") from None
     except OSError as bad:
-        raise _storage_error(bad, path) from bad
+        raise storage_error(bad, path) from bad
     return sorted(found, key=lambda file: (len(file.name), file.name))
 
 
@@ -255,7 +230,7 @@ def _read_info(file: Path) -> RunInfo | None:
     except FileNotFoundError:
         return None
     except OSError as bad:
-        raise _storage_error(bad, file) from bad
+        raise storage_error(bad, file) from bad
     try:
         plain = msgspec.json.decode(content)
         schema = plain.get("schema") if isinstance(plain, dict) else None
@@ -305,7 +280,7 @@ def _rows_of(file: Path) -> Iterator[Row | Literal["damaged", "torn"]]:
                     if not line.isspace():
                         yield "damaged" if line.endswith(b"\n") else "torn"
     except OSError as bad:
-        raise _storage_error(bad, file) from bad
+        raise storage_error(bad, file) from bad
 
 
 def _findings(builder: FrameBuilder, damaged: int, torn: int, twice: int) -> list[Finding]:

@@ -227,7 +227,7 @@ def test_without_telemetry_there_are_no_figures_and_nothing_is_zero() -> None:
     assert got.stages[0].server == {}
 
 
-@pytest.mark.parametrize(("told", "named"), [({"tokens": 1020}, "1020 tokens"), ({"prompts": 4000}, "4000 prompt")])
+@pytest.mark.parametrize(("told", "named"), [({"tokens": 1020}, "1,020 tokens"), ({"prompts": 4000}, "4,000 prompt")])
 def test_another_tenant_is_named_by_what_it_used(told: dict[str, float], named: str) -> None:
     got = finding(summary(answers(), counters(**told)), "another_tenant")
     assert got is not None
@@ -239,7 +239,7 @@ def test_another_tenant_is_named_by_its_requests_in_flight() -> None:
     scrapes = [Scrape(p.t_ns, 1, p.tick, 0, p.engines, {**p.values, "running": 3.0}, p.histograms) for p in counters()]
     got = finding(summary(answers(), scrapes), "another_tenant")
     assert got is not None
-    assert "3 requests on average" in got.message
+    assert "3.00 requests on average" in got.message
 
 
 def test_answers_that_failed_are_no_other_tenant() -> None:

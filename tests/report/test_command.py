@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.cli import main
 from tests import synthetic
+from tests.store.test_wholefile import a_disk_of
 
 
 @pytest.fixture
@@ -61,3 +62,12 @@ def test_a_run_that_was_killed_is_reported(folder: Path, capsys: pytest.CaptureF
     assert _run(str(folder), "--format", "json") == 0
     done = sum(stage["requests"]["ok"] for stage in json.loads(capsys.readouterr().out)["stages"])
     assert done == 20 + 80 + 320 - 1
+
+
+def test_a_full_disk_leaves_the_old_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "report.html").write_text("old", encoding="utf-8")
+    with a_disk_of(1_000_000):
+        assert _run(str(folder)) == 2
+    assert "report.html: file too large" in capsys.readouterr().err
+    assert (folder / "report.html").read_text(encoding="utf-8") == "old"
+    assert {file.name for file in folder.iterdir()} == {"run.json", "requests.jsonl", "report.html", "summary.md"}

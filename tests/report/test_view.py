@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from loadgen.analysis.definitions import METRICS
+from loadgen.analysis.numbers import significant
 from loadgen.analysis.summary import Summary, summarise
 from loadgen.report import figures, series
-from loadgen.report.numbers import significant
 from loadgen.report.palette import THEMES
 from loadgen.report.view import view
 from tests import synthetic

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.report import numbers
+from loadgen.analysis import numbers
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """How a number is written for people: digits, units, intervals, n/a.
 
 Knows: SI values and their units. Must not know: what a number means, HTML, Markdown.
-Why: one home for rounding and units, so that a table, a sentence and a chart write one value in one way.
+Why: one home for rounding and units, so that a finding, a table, a sentence and a chart write one value in one way.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def quantity(value: float | None, unit: str, digits: int = 3) -> str:
 
 
 def brief(value: float, unit: str) -> str:
-    """A round number with its unit, for a tick of an axis: 5 ms, 100 TFLOP/s, 2,000."""
-    factor, name = scale_for(unit, [value])
+    """Four digits at most, no zeros behind them: a tick of an axis, a limit. 5 ms, 100 TFLOP/s, 2,000."""
+    factor, name = scale_for(unit, [value if value else 1.0])
     return f"{float(f'{value * factor:.4g}'):,.10g} {name}".rstrip()
 
 
