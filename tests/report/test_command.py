@@ -70,4 +70,4 @@ def test_a_full_disk_leaves_the_old_report(folder: Path, capsys: pytest.CaptureF
         assert _run(str(folder)) == 2
     assert "report.html: file too large" in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8") == "old"
-    assert {file.name for file in folder.iterdir()} == {"run.json", "requests.jsonl", "report.html", "summary.md"}
+    assert {file.name for file in folder.iterdir()} == {"run.json", "requests.jsonl", "report.html"}
