@@ -4,9 +4,8 @@ Knows: which metrics of a stage a cell holds, and what else of a run bears on th
 Why: the fit simulates what was really sent - how many requests, how long, how the users began - so all of it is taken
 from what happened, not from what was asked for.
 
-The protocol. `length_ratio` and the nominal lengths are those of a uniform law on [ratio, 1] x nominal with the mean
-and the deviation of the real lengths: for mean m and deviation s, nominal = m + sqrt(3) s and ratio =
-(m - sqrt(3) s) / (m + sqrt(3) s). `stagger_s` is the time over which the users' first requests went out.
+The protocol. `length_ratio` and the nominal lengths are those of the uniform law with the mean and the deviation of the
+real lengths (`roofline.cells.uniform_law`). `stagger_s` is the time over which the users' first requests went out.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from loadgen.analysis.measured import Columns
 from loadgen.analysis.stats import Floats
 from loadgen.analysis.summary import StageSummary, Summary
 from loadgen.analysis.windows import Mask
-from loadgen.roofline.cells import Cell, LoadKind, Protocol
+from loadgen.roofline.cells import Cell, LoadKind, Protocol, uniform_law
 from loadgen.roofline.passes import Deployment
 
 SHORT = 0.9  # of the output tokens asked for: an answer under it is a short one
-_EXACT = 0.02  # relative deviation of lengths that is not worth a law
 _BURST_S = 0.001  # per user: an opening that takes less is a burst
 # The server's own figures of a stage (see `server_stage.figures`) -> their names as evidence.
 _SERVER = {
@@ -73,11 +71,11 @@ def _cell(stage: StageSummary, summary: Summary, where: Deployment | None, label
     output, output_spread = _means(columns, "output")
     assert prompt is not None
     spread = math.sqrt((prompt_spread**2 + output_spread**2) / 2)
-    ratio = 1.0 if spread < _EXACT else max(0.0, (1 - math.sqrt(3) * spread) / (1 + math.sqrt(3) * spread))
+    scale, ratio = uniform_law(spread)
     kind: LoadKind = "concurrency" if load.kind == "concurrency" else "rate"
     return Cell(
-        prompt_tokens=prompt * 2 / (1 + ratio),
-        output_tokens=(output or 1.0) * 2 / (1 + ratio),
+        prompt_tokens=prompt * scale,
+        output_tokens=(output or 1.0) * scale,
         load_kind=kind,
         load=load.value,
         ttft_s=_known(_value(stage, "ttft", "mean")),

@@ -34,6 +34,18 @@ class Protocol:
     cached_share: float = math.nan
 
 
+def uniform_law(spread: float) -> tuple[float, float]:
+    """(nominal / mean, ratio) of the uniform law on [ratio, 1] x nominal whose deviation is `spread` x its mean.
+
+    nominal = mean + sqrt(3) deviation and ratio = (mean - sqrt(3) deviation) / nominal, not below 0. A spread under 2 %
+    is taken for exact lengths.
+    """
+    if spread < 0.02:
+        return 1.0, 1.0
+    ratio = max(0.0, (1 - math.sqrt(3) * spread) / (1 + math.sqrt(3) * spread))
+    return 2 / (1 + ratio), ratio
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One measured point of one deployment.

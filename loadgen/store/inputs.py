@@ -14,9 +14,12 @@ from loadgen.analysis.summary import summarise
 from loadgen.errors import UsageError
 from loadgen.model import RunInfo
 from loadgen.roofline.named import NOTHING, Known, Words, chosen, deployment, describe
-from loadgen.store.runfile import open_run
+from loadgen.store.imports import read_result_table
+from loadgen.store.runfile import is_run, open_run
 from loadgen.store.serverfile import read_server
-from loadgen.store.tables import Table, read_table
+from loadgen.store.tablecolumns import is_table
+from loadgen.store.tables import Table, parse_table
+from loadgen.store.tabletext import read_text
 
 
 def read_cells(path: Path, known: Known = NOTHING) -> Table:
@@ -25,7 +28,12 @@ def read_cells(path: Path, known: Known = NOTHING) -> Table:
     Raises:
         UsageError: nothing that can be read, or no cell of the deployment that `known` names.
     """
-    return read_run_cells(path, known) if path.is_dir() else read_table(path, known)
+    if path.is_dir():
+        return read_run_cells(path, known) if is_run(path) else read_result_table(path, known)
+    text = read_text(path)
+    if not text.lstrip().startswith(("{", "[")) and is_table(text):
+        return parse_table(text, str(path), known)
+    return read_result_table(path, known)
 
 
 def read_run_cells(path: Path, known: Known = NOTHING) -> Table:

@@ -198,6 +198,11 @@ def open_run(path: Path) -> tuple[RunInfo, Requests]:
     return info, requests
 
 
+def is_run(path: Path) -> bool:
+    """Whether the folder `path` holds a run, or what a damaged one left."""
+    return (path / _INFO).is_file() or any(_PART.fullmatch(file.name) for file in path.glob("requests*.jsonl"))
+
+
 def is_part_of_run(file: Path, run: Path) -> bool:
     """Whether `file` is one of those that hold the run at `run`: nothing else may be written to it."""
     same_folder = file.resolve().parent == run.resolve()

@@ -50,5 +50,5 @@ def test_what_the_user_says_wins_over_the_runs_notes(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no run"):
+    with pytest.raises(UsageError, match="holds no run and no result file"):
         read_cells(tmp_path)
