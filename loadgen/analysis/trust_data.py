@@ -197,7 +197,8 @@ def _floors(named: dict[str, Any], c: Columns) -> tuple[float, float] | None:
         return None
     try:
         gpu, shape = catalog.gpu(named["gpu"]), catalog.shape(named["shape"])
-        chosen = precision.dtypes(named.get("dtype") or "bf16", gpu)
+        kinds = {kind: str(named.get(kind) or "") for kind in ("weights", "compute", "kv")}
+        chosen = precision.dtypes(named.get("dtype") or "bf16", gpu, **kinds)
         where = passes.Deployment(gpu, int(named.get("gpus") or 1), shape, chosen)
         law = passes.step_law(where, passes.Efficiency(allreduce_s=0.0))
     except LoadgenError:

@@ -26,6 +26,8 @@ _FLAGS: dict[str, Any] = {
     "max_concurrency": None,
     "requests": None,
     "duration": None,
+    "profile": None,
+    "budget": None,
     "prompt_tokens": None,
     "output_tokens": None,
     "warmup": 4,

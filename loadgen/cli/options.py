@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.values import SEEDS, Number, read_extra_body, read_header, read_limit, read_workers
+from loadgen.cli.values import SEEDS, Number, read_budget, read_extra_body, read_header, read_limit, read_workers
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,6 +54,14 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--max-concurrency",),
         {"type": click.IntRange(1), "help": "Open loop: at most so many in flight; waiting shows as schedule delay."},
     ),
+    (
+        ("--profile",),
+        {
+            "type": click.Choice(["roofline"]),
+            "help": "Instead of workloads and loads: the experiment that `loadgen fit` needs.",
+        },
+    ),
+    (("--budget",), {"help": "With --profile: leave out what would take longer in all, such as 10m.  [default: 30m]"}),
     (
         ("--requests",),
         {
@@ -193,6 +201,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         count_tokens=None if given["tokenizer"] is None else read_tokenizer(given["tokenizer"]),
         workers=_workers(given),
         metrics=_metrics(url, given["metrics"]),
+        budget_ns=read_budget(given["budget"] or "30m") if given.get("profile") is not None else None,
     )
 
 

@@ -19,6 +19,7 @@ from loadgen.errors import UsageError
 if TYPE_CHECKING:
     from loadgen.model import PlannedRequest
     from loadgen.plan.lengths import Length
+    from loadgen.plan.profile import Cost
     from loadgen.plan.schedule import StageSpec
     from loadgen.plan.workload import Workload
 
@@ -46,7 +47,11 @@ def command(ctx: click.Context, /, url: str | None, show: int, form: str, **give
         raise UsageError(f"{url!r} is neither a URL nor a SPEC.yaml")
     _, given = spec.with_spec(ctx, url or "", given)
     values.check(given)
-    stages = [stage_facts(one, given["seed"], show) for one in stages_from(given)]
+    specs = stages_from(given)
+    if given["profile"] is not None:
+        _experiment(given, form)
+        return
+    stages = [stage_facts(one, given["seed"], show) for one in specs]
     if form == "json":
         click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))
         return
@@ -54,6 +59,55 @@ def command(ctx: click.Context, /, url: str | None, show: int, form: str, **give
         for line in _lines(stage):
             click.echo(line)
     click.echo("Nothing was sent. The texts' tags differ in every run; the rest is fixed by --seed.")
+
+
+def _experiment(given: dict[str, Any], form: str) -> None:
+    """The stages of `--profile` in the order in which they run, what each is for, and what they take by estimate."""
+    from loadgen.cli.stages import experiment
+    from loadgen.plan.profile import GUESS, seconds
+
+    cost, basis = _cost(given)
+    parts = experiment(given["seed"])  # the order of a run: it does not know more
+    took = [seconds(part.spec, cost or GUESS) for part in parts]
+    if form == "json":
+        stages = [
+            stage_facts(part.spec, given["seed"], 0)
+            | {"purpose": part.purpose, "held_out": part.spec.held_out, "estimate_s": round(s, 3)}
+            for part, s in zip(parts, took, strict=True)
+        ]
+        click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))
+        return
+    click.echo(f"{len(parts)} stages, about {sum(took) / 60:.0f} min {basis}; --budget {given['budget'] or '30m'}")
+    click.echo(
+        f"{'stage':<24}{'for':<16}{'users':>6}{'prompt':>9}{'output':>8}{'requests':>10}{'about':>9}{'in all':>9}"
+    )
+    total = 0.0
+    for part, s in zip(parts, took, strict=True):
+        spec, workload = part.spec, part.spec.mix[0][0]
+        total += s
+        click.echo(
+            f"{spec.name:<24}{part.purpose:<16}{spec.load.value:>6g}{workload.prompt_tokens.mean():>9g}"
+            f"{workload.output_tokens.mean():>8g}{spec.requests or 0:>10}{s:>7.1f} s{total:>7.0f} s"
+        )
+    click.echo("Nothing was sent. A run learns the real times from its first stages and leaves out what its budget or")
+    click.echo("the server's context does not hold; what it left out it says. No fit sees the cells that are held out.")
+
+
+def _cost(given: dict[str, Any]) -> tuple[Cost | None, str]:
+    """What a stage costs on the GPU and model that the flags name; None where they name none."""
+    if not (given["gpu"] and given["shape"]):
+        return None, "for an 8B model on one H100 (name yours: --gpu, --shape)"
+    from loadgen.plan.profile import Cost
+    from loadgen.roofline.named import Words, deployment
+    from loadgen.roofline.passes import LITERATURE, decode_pass, prefill_pass, step_law
+
+    kinds = {name: given[name] or "" for name in ("weights", "compute", "kv")}
+    where = deployment(Words(given["gpu"], given["gpus"], given["shape"], given["dtype"], **kinds))
+    assert where is not None
+    law = step_law(where, LITERATURE)
+    alone, many = (decode_pass(law, batch, 1024.0).time_s for batch in (1, 65))
+    cost = Cost(prefill_pass(law, 4096).time_s / 4096, alone, (many - alone) / 64)
+    return cost, f"for {where.shape.name} on {where.gpus} x {where.gpu.name} at plain literature utilisations"
 
 
 def stage_facts(spec: StageSpec, seed: int, show: int) -> dict[str, Any]:

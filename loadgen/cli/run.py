@@ -26,7 +26,10 @@ from loadgen.errors import EndpointError
     "--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many of them (tensor parallel)."
 )
 @click.option("--shape", help="Model shape, for the roofline, such as llama-3.1-8b.")
-@click.option("--dtype", default="bf16", show_default=True, help="Weights' data type, for the roofline.")
+@click.option("--dtype", default="bf16", show_default=True, help="Data type, for the roofline: bf16, fp8, w4a16, ...")
+@click.option("--weights", help="Type of the weights, in place of the data type's.")
+@click.option("--compute", help="Type of the matrix products, in place of the data type's.")
+@click.option("--kv", help="Type of the KV cache, in place of the data type's.")
 @click.option("--no-report", is_flag=True, help="Write the run, but no HTML report and no summary.")
 @click.option("-o", "--output", type=click.Path(), help="Folder of the run.  [default: runs/TIME]")
 @click.option("--dump-spec", is_flag=True, help="Print these flags as a SPEC.yaml, and send nothing.")
@@ -54,7 +57,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         output=None if given["output"] is None else Path(given["output"]),
         command=sys.argv,
         notes=dict(values.read_note(text) for text in given["note"]),
-        roofline={key: given[key] for key in ("gpu", "gpus", "shape", "dtype")},
+        roofline={key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
         slo=given["slo"],
     )
     return finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)

@@ -15,6 +15,7 @@ from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.model import Load
+    from loadgen.plan.profile import Cost, Part
     from loadgen.plan.schedule import StageSpec
     from loadgen.plan.workload import Workload
     from loadgen.store.tracefile import TraceFile
@@ -28,7 +29,13 @@ _NEEDS = {
     "trace_context": "trace",
     "trace_block": "trace",
     "trace_spread": "trace",
+    "budget": "profile",
 }
+# What an experiment brings itself.
+_OF_PROFILE = (
+    *("workload", "mix", "concurrency", "rate", "trace", "arrivals", "max_concurrency", "requests", "duration"),
+    *("prompt_tokens", "output_tokens"),
+)
 
 
 def stages_from(given: dict[str, Any]) -> list[StageSpec]:
@@ -39,6 +46,8 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     from loadgen.plan.schedule import StageSpec
 
     _consistent(given)
+    if given.get("profile") is not None:
+        return [part.spec for part in experiment(given["seed"])]
     span = None if given["duration"] is None else read_window(given["duration"])
     mixes = _mixes(given, _workloads(given))
     specs: list[StageSpec] = []
@@ -54,7 +63,20 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     return specs
 
 
+def experiment(seed: int, cost: Cost | None = None) -> Sequence[Part]:
+    """The stages of `--profile roofline`, each with its part in the experiment."""
+    import numpy as np
+
+    from loadgen.plan.profile import GUESS, design
+
+    return design(np.random.default_rng(seed), cost or GUESS)
+
+
 def _consistent(given: dict[str, Any]) -> None:
+    if given.get("profile") is not None and (own := [name for name in _OF_PROFILE if given[name] not in (None, ())]):
+        raise UsageError(
+            f"--profile {given['profile']} brings its own stages", do=f"leave out --{own[0].replace('_', '-')}"
+        )
     chosen = [name for name in _LOADS if given[name] is not None]
     if len(chosen) > 1:
         raise UsageError(f"{' and '.join(f'--{name}' for name in chosen)} contradict each other", do="give one of them")

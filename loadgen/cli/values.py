@@ -103,6 +103,16 @@ def read_window(text: str) -> int:
     return value
 
 
+def read_budget(text: str) -> int:
+    """The time that an experiment may take, in nanoseconds, above 0."""
+    from loadgen.plan.units import duration_ns
+
+    value = duration_ns(text)
+    if value <= 0:
+        raise UsageError("must be longer than 0", where=f"--budget {text}")
+    return value
+
+
 def read_weights(text: str) -> list[float]:
     """`70,20,10`, with or without %: each above 0."""
     try:
@@ -170,6 +180,18 @@ def _dtype(text: str) -> Any:
     return dtypes(text)
 
 
+def _kind(name: str) -> Callable[[str], Any]:
+    """The reader of `--weights`, `--compute` or `--kv`."""
+
+    def read(text: str) -> Any:
+        from loadgen.roofline.precision import dtypes
+
+        kinds = dict.fromkeys(("weights", "compute", "kv"), "") | {name: text}
+        return dtypes(weights=kinds["weights"], compute=kinds["compute"], kv=kinds["kv"])
+
+    return read
+
+
 READERS: dict[str, Callable[[str], Any]] = {
     "concurrency": _sweep(integers=True),
     "rate": _sweep(integers=False),
@@ -178,6 +200,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "trace_slice": read_slice,
     "arrivals": _arrivals,
     "duration": read_window,
+    "budget": read_budget,
     "prompt_tokens": _length,
     "output_tokens": _length,
     "workers": read_workers,
@@ -189,6 +212,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "gpu": _gpu,
     "shape": _shape,
     "dtype": _dtype,
+    **{name: _kind(name) for name in ("weights", "compute", "kv")},
 }
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from loadgen.engine.warmup import WarmUp
 from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError
 from loadgen.model import Capture, Exchange, Features, PlannedRequest, RunInfo, Sink, StageInfo
+from loadgen.plan import profile
 from loadgen.plan.schedule import StageSpec, plan_stage
 from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import decode, last_token_ns
@@ -60,6 +61,7 @@ class Settings:
     count_tokens: Callable[[str], int] | None = None  # a tokenizer at hand; picklable
     workers: int = 1
     metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
+    budget_ns: int | None = None  # of an experiment (`plan.profile`): what it or the server's context forbids is cut
 
 
 class RunSink(Protocol):
@@ -102,6 +104,7 @@ class Session:
     _telemetry: Telemetry | None = None
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
+    _took: list[tuple[StageSpec, float]] = field(default_factory=list)  # stages that are done, their seconds
     _warm_up: WarmUp = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,7 +128,7 @@ class Session:
                 count_tokens=settings.count_tokens,
             )
             self._observer = self.observe(runner.live) if self.observe is not None else None
-            if probed.context_limit is not None:
+            if probed.context_limit is not None and settings.budget_ns is None:
                 for line in dict.fromkeys(_too_long(spec, probed.context_limit) for spec in stages):
                     if line:
                         self.say(line)
@@ -135,9 +138,12 @@ class Session:
             self._crew = self._hire(runner, probed.target)
             try:
                 self._telemetry = await self._watch(probed.target)
+                begin = self.clock.now_ns()
                 for spec in stages:
                     if self._observer is not None:
                         self._observer.stage(None)
+                    if self._is_cut(spec, probed.context_limit, self.clock.now_ns() - begin):
+                        continue
                     if not runner.stop.is_set():
                         await self._warm_up.run(runner, spec)
                     if not runner.stop.is_set():
@@ -264,9 +270,29 @@ class Session:
                     info.health = meter.stop()
                     info.health["peak_connections"] = float(transport.peak_connections)
             await self._mark()
+            if info.start_ns is not None and info.end_ns is not None:
+                self._took.append((spec, (info.end_ns - info.start_ns) / 1e9))
         finally:
             self.info.clock = clock_facts(self.clock, self.selector)
             self.sink.update(self.info)
+
+    def _is_cut(self, spec: StageSpec, context_limit: int | None, elapsed_ns: int) -> bool:
+        """Whether a stage of an experiment is left out, which is said and kept with the run."""
+        budget_ns = self.settings.budget_ns
+        if budget_ns is None or (self._runner is not None and self._runner.stop.is_set()):
+            return False
+        if context_limit is not None and profile.tokens(spec) > context_limit:
+            why = f"needs {profile.tokens(spec):,.0f} tokens of context, the server has {context_limit:,}"
+        else:
+            whole = replace(spec, requests=(spec.requests or 0) + self.settings.warmup)
+            needed = profile.learned(self._took, whole) or 0.0
+            left = (budget_ns - elapsed_ns) / 1e9
+            if needed <= left:
+                return False
+            why = f"needs about {needed:.0f} s, {max(left, 0.0):.0f} s of the budget are left"
+        self.say(f"{spec.name} is cut: it {why}")
+        self.info.spec.setdefault("cut", []).append({"stage": spec.name, "why": why})
+        return True
 
     def _hire(self, runner: Runner, target: Target) -> Crew | None:
         """The worker processes, where more than one is wanted."""

@@ -82,3 +82,31 @@ def test_nothing_beyond_the_window_is_shown() -> None:
     assert (empty["units"], empty["first"]) == (0, [])
     (some,) = _plan("--rate", "2", "--arrivals", "constant", "--duration", "1s", "--show", "9")
     assert [r["due_s"] for r in some["first"]] == [0.0, 0.5]
+
+
+def test_the_experiment_for_a_fit_is_printed_in_its_order() -> None:
+    hardware = ["--gpu", "h200-sxm", "--shape", "llama-3.1-70b", "--gpus", "4"]
+    result = CliRunner().invoke(cli, ["plan", "--profile", "roofline", *hardware])
+    assert result.exit_code == 0
+    assert "Llama-3.1-70B on 4 x H200-SXM" in result.output
+    assert "p128-o256@33" in result.output
+    assert result.output.count("held out  ") >= 3
+    stages = _plan("--profile", "roofline")
+    assert sum(stage["held_out"] for stage in stages) == 3
+    assert all(stage["estimate_s"] > 0 for stage in stages)
+
+
+@pytest.mark.parametrize(
+    ("flags", "part"),
+    [
+        (("--profile", "roofline", "-w", "chat"), "leave out --workload"),
+        (("--profile", "roofline", "--prompt-tokens", "5"), "leave out --prompt-tokens"),
+        (("--budget", "10m"), "--budget needs --profile"),
+        (("--profile", "roofline", "--budget", "0"), "longer than 0"),
+        (("--profile", "roofline", "--kv", "fp9"), "unknown KV type"),
+    ],
+)
+def test_what_does_not_go_with_an_experiment_is_refused(flags: tuple[str, ...], part: str) -> None:
+    result = CliRunner().invoke(cli, ["plan", *flags])
+    assert isinstance(result.exception, UsageError)
+    assert part in str(result.exception)
