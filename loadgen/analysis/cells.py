@@ -59,7 +59,7 @@ def _why_not(stage: StageSummary) -> str:
     if np.any(stage.measured.requests.turn[columns.rows] > 0):
         return "conversations wait between their turns"
     if _value(stage, "ttft", "mean") is None and _value(stage, "tpot", "mean") is None:
-        return "no answer came as a stream"
+        return "no answer came as a stream" if columns.ok.any() else "no request succeeded"
     if _means(columns, "prompt")[0] is None:
         return "the server did not count the prompts' tokens"
     return ""

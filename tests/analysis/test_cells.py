@@ -107,7 +107,8 @@ def test_open_loop_is_a_rate_and_held_out_stays_so() -> None:
 @pytest.mark.parametrize(
     ("made", "of_stage", "why"),
     [
-        ([failed(0)], {}, "no answer"),
+        ([failed(0)], {}, "no request succeeded"),
+        ([ok(0, events=(), tokens=(), end=1.0, flags=("not_streamed",))], {}, "no answer came as a stream"),
         ([ok(0, prompt_tokens=None)], {}, "did not count"),
         ([ok(0, turn=1, session_id="a")], {}, "turns"),
         ([ok(0, scheduled=0.0)], {"kind": "trace"}, "trace"),

@@ -15,14 +15,14 @@ from loadgen.store.runfile import open_run
 
 def test_a_small_budget_gives_the_cheap_part_says_what_it_cut_and_marks_what_is_held_out(tmp_path: Path) -> None:
     out = tmp_path / "r"
-    flags = ["--profile", "roofline", "--budget", "4s", "--warmup", "0", "--metrics", "off", "--no-report"]
+    flags = ["--profile", "roofline", "--budget", "2s", "--warmup", "0", "--metrics", "off", "--no-report"]
     hardware = ["--gpu", "h100-sxm", "--shape", "llama-3.1-8b", "--kv", "fp8"]
-    with SimulatorProcess(simulated(time_scale=40.0, max_model_len=4096)) as simulator:
+    with SimulatorProcess(simulated(time_scale=40.0, max_model_len=8192)) as simulator:
         done = CliRunner().invoke(cli, ["run", simulator.url, *flags, *hardware, "-o", str(out)])
     assert done.exit_code == 0, done.output
     info, _ = open_run(out)
     cut = {one["stage"]: one["why"] for one in info.spec["cut"]}
-    assert "4,096" in cut["p8192-o16@1"]
+    assert "8,192" in cut["p8192-o16@1"]
     assert any("budget" in why for why in cut.values())
     assert "p32-o16@1" not in cut
     assert [stage.held_out for stage in info.stages] == ["held out" in stage.name for stage in info.stages]
