@@ -49,7 +49,8 @@ def test_every_command_of_the_readme_parses(line: str) -> None:
     command = cli.get_command(click.Context(cli), words[1])
     assert command is not None, f"no command {words[1]}"
     if "--help" not in words:
-        command.make_context(words[1], [w for w in words[2:] if w not in ("&", "&&")], resilient_parsing=False)
+        parent = click.Context(cli, **cli.context_settings)  # a command keeps the help flag of its first parent
+        command.make_context(words[1], [w for w in words[2:] if w not in ("&", "&&")], parent=parent)
 
 
 def test_help_blocks_are_what_the_tool_prints() -> None:
