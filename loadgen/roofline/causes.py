@@ -1,0 +1,359 @@
+"""What limits each measured cell, phase by phase, and how far it is from the roof.
+
+Knows: how a fitted step divides into compute, memory, communication, overhead and waiting, what the bare hardware would
+allow, and how an engineer says so. Must not know: how parameters were estimated (`fit`), or what would help
+(`remedies`).
+Why: a bound is only believed with its numbers, so a cause carries the parts of its time, each with formula and inputs;
+and a bound that plausible fits disagree on names them all: a confident wrong cause is worse than an honest pair.
+
+    prefill: TTFT = requests' overhead + the prompt's passes + waiting (steps and prefills of others, a free slot)
+    decode:  ITL  = one step of the running batch + prefills of others
+    batch = load * D / (TTFT + D), D = (output tokens - 1) * ITL   (Little's law; else the server's own figure)
+    S_p(a, b) of compute and weights is divided as a^p : b^p, which sums to it exactly (Euler's theorem, degree 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from loadgen.errors import UsageError
+from loadgen.roofline.cells import Cell
+from loadgen.roofline.fitted import Fit, FitCell
+from loadgen.roofline.passes import StepLaw, combine, step_law, step_parts, visible_pairs
+from loadgen.roofline.serving import EngineConfig
+
+Phase = Literal["prefill", "decode"]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+COMPUTE, MEMORY, COMMUNICATION = "compute", "memory", "communication"
+OVERHEAD, QUEUE, CLIENT = "overhead", "queue", "client"
+PLAUSIBLE = 0.1  # of the plausible fits that must name a bound before it is told as a rival
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a phase's time. `formula` is in the names of `inputs` (SI units), so that it can be computed again."""
+
+    name: str
+    bound: str  # the group that it counts for; "" where black-box constants do not tell
+    seconds: float
+    formula: str
+    inputs: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a phase puts through the GPUs: one prompt's passes, or one decode step."""
+
+    passes: float
+    tokens: float  # of all passes
+    flops: float
+    bytes: float
+    kv_bytes: float  # of `bytes`, all GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why one phase of one cell takes as long as it does. Times in seconds; nan where there is none."""
+
+    phase: Phase
+    of: FitCell
+    bound: str | None  # what takes most of the fitted time; None: constants alone, which do not tell
+    rivals: tuple[str, ...]  # bounds that other fits, as plausible, name
+    measured_s: float
+    fit_s: float
+    roof_s: float  # the hardware's: max(FLOP / peak, bytes / bandwidth)
+    fitted_roof_s: float  # the same work at the fitted rates, no overhead, nothing waits
+    batch: float
+    work: Work
+    parts: tuple[Part, ...]
+    roof_inputs: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def work_bound(self) -> str | None:
+        """What bounds the phase's own passes, waiting left out."""
+        return bound_of(tuple(part for part in self.parts if part.bound != QUEUE))
+
+    @property
+    def distance(self) -> float:
+        """Measured time / the hardware roof's: 1 is at the roof, below it a fact is wrong; nan without a roof."""
+        return self.measured_s / self.roof_s if self.roof_s > 0 else math.nan
+
+    @property
+    def fitted_distance(self) -> float:
+        """Measured time / that at the fitted rates: what overheads, communication and waiting cost."""
+        return self.measured_s / self.fitted_roof_s if self.fitted_roof_s > 0 else math.nan
+
+
+ROOF_FORMULA = "max(flops / peak_flop_per_s, bytes / peak_bytes_per_s)"
+DISTANCE_FORMULA = "measured_s / roof_s"
+
+
+def find_causes(fit: Fit) -> tuple[Cause, ...]:
+    """Both phases of every cell that has them, in the order of the cells. Cells without an engine are left out."""
+    found: list[Cause] = []
+    for one in fit.cells:
+        engine = fit.engine.get(one.cell.label)
+        if engine is None:
+            continue
+        draws, ends = fit.draws.get(one.cell.label, ()), tuple(_ends(fit, engine))
+        both = (_cause(phase, one, engine, draws, ends) for phase in PHASES)
+        found += (cause for cause in both if cause is not None)
+    return tuple(found)
+
+
+def _cause(
+    phase: Phase, one: FitCell, engine: EngineConfig, draws: Sequence[EngineConfig], ends: Sequence[EngineConfig]
+) -> Cause | None:
+    measured, fitted = (one.cell.ttft_s, one.ttft_fit_s) if phase == "prefill" else (one.cell.itl_s, one.itl_fit_s)
+    if math.isnan(measured) and math.isnan(fitted):
+        return None
+    batch = min(running(one), float(engine.max_sequences)) if one.cell.load_kind != "batch" else one.cell.load
+    if phase == "decode" and (one.cell.output_tokens < 2 or math.isnan(batch)):
+        return None
+    work, parts = _explain(phase, one, engine, batch)
+    # A client that could not keep up explains its own figures, whatever the server did.
+    client = one.cell.evidence.get("invalid", 0.0) > 0
+    bound = CLIENT if client else bound_of(parts)
+    named = () if client else _rivals(phase, one, draws, ends, batch)
+    roof, inputs = _roof(one.cell, work)
+    return Cause(
+        phase=phase,
+        of=one,
+        bound=bound,
+        rivals=tuple(name for name in named if name != bound),
+        measured_s=measured,
+        fit_s=fitted,
+        roof_s=roof,
+        fitted_roof_s=_device_time(parts),
+        batch=batch,
+        work=work,
+        parts=parts,
+        roof_inputs=inputs,
+    )
+
+
+def running(one: FitCell) -> float:
+    """Sequences that decode together: the server's own figure, a static batch, or Little's law; nan if unknown."""
+    cell = one.cell
+    if (told := cell.evidence.get("batch", math.nan)) >= 1:
+        return told
+    if cell.load_kind == "batch":
+        return cell.load
+    itl = cell.itl_s if math.isfinite(cell.itl_s) else one.itl_fit_s
+    ttft = cell.ttft_s if math.isfinite(cell.ttft_s) else one.ttft_fit_s
+    decoding = (mean_length(cell, cell.output_tokens) - 1.0) * itl
+    rate = cell.load if cell.load_kind == "rate" else cell.load / (ttft + decoding)
+    return max(1.0, rate * decoding) if math.isfinite(rate * decoding) else math.nan
+
+
+def mean_length(cell: Cell, nominal: float) -> float:
+    """Mean tokens where real lengths are uniform in [ratio, 1] x nominal."""
+    return max(1.0, nominal * (1.0 + cell.protocol.length_ratio) / 2.0)
+
+
+def bound_of(parts: tuple[Part, ...]) -> str | None:
+    """The group with the largest part of the time; None where it has no name."""
+    totals: Counter[str] = Counter()
+    for part in parts:
+        totals[part.bound] += part.seconds  # type: ignore[assignment]  # Counter adds floats as well
+    return max(totals, key=totals.__getitem__) or None if totals else None
+
+
+def _explain(phase: Phase, one: FitCell, engine: EngineConfig, batch: float) -> tuple[Work, tuple[Part, ...]]:
+    return _prefill(one, engine) if phase == "prefill" else _decode(one, engine, batch)
+
+
+# --- the two phases --------------------------------------------------------------------------------------------------
+
+
+def _prefill(one: FitCell, engine: EngineConfig) -> tuple[Work, tuple[Part, ...]]:
+    """One prompt (in a static batch: all of them together) in as many passes as the token budget makes of it."""
+    cell, law = one.cell, engine.law
+    prompt = mean_length(cell, cell.prompt_tokens)
+    cached = prompt * cell.protocol.cached_share if cell.protocol.cached_share > 0 else 0.0
+    together = cell.load if cell.load_kind == "batch" else 1.0
+    fresh = max(1.0, prompt - cached)
+    passes = math.ceil(fresh / engine.token_budget) if engine.chunked and cell.load_kind != "batch" else 1
+    sums: dict[str, Part] = {}
+    flops = moved = 0.0
+    for k in range(passes):
+        tokens = fresh / passes
+        pairs = together * visible_pairs(law, cached + k * tokens, tokens)
+        head = together if k == passes - 1 else 0.0
+        pass_flops = law.flops_per_token * tokens * together + law.head_flops * head
+        pass_bytes = law.dense_bytes + law.expert_bytes * _touched(law, tokens * together)
+        flops += pass_flops + law.attention_flops_prefill * pairs
+        moved += pass_bytes
+        parts = step_parts(law, 0.0, 0.0, tokens * together, head, 0.0, 0.0, pairs)
+        inputs = {"attention_flops": law.attention_flops_prefill * pairs, "kv_bytes_per_gpu": 0.0}
+        sums = _add(sums, _step(law, parts, inputs | {"flops": pass_flops, "bytes": pass_bytes, "passes": passes}))
+    request = engine.request_s + engine.prompt_token_s * prompt
+    told = {"request_s": engine.request_s, "prompt_token_s": engine.prompt_token_s, "prompt_tokens": prompt}
+    if request > 0:
+        sums["request"] = Part("request", OVERHEAD, request, "request_s + prompt_token_s * prompt_tokens", told)
+    done = sum(part.seconds for part in sums.values())
+    ttft = one.ttft_fit_s if math.isfinite(one.ttft_fit_s) else cell.ttft_s
+    sums["waiting"] = _rest("waiting", ttft, done, "ttft_fit_s")
+    return Work(float(passes), fresh * together, flops, moved, 0.0), _present(sums)
+
+
+def _decode(one: FitCell, engine: EngineConfig, batch: float) -> tuple[Work, tuple[Part, ...]]:
+    """One step of the batch, its sequences at their mean context; a drafting engine shares a step over its tokens."""
+    cell, law = one.cell, engine.law
+    steps = mean_length(cell, cell.output_tokens) - 1.0
+    seen = visible_pairs(law, mean_length(cell, cell.prompt_tokens) + 0.5, max(steps, 1.0)) / max(steps, 1.0)
+    width = 1.0 + engine.draft_tokens
+    accepted = sum(engine.acceptance**k for k in range(engine.draft_tokens + 1))
+    tokens = batch * width
+    flops = (law.flops_per_token + law.head_flops) * tokens
+    attention = law.attention_flops_decode * tokens * seen
+    weights = law.dense_bytes + law.expert_bytes * _touched(law, tokens)
+    kv_per_gpu = law.kv_bytes * batch * seen
+    inputs = {"flops": flops, "bytes": weights, "attention_flops": attention, "kv_bytes_per_gpu": kv_per_gpu}
+    parts = step_parts(law, batch, tokens, 0.0, tokens, batch * seen, tokens * seen, 0.0)
+    sums = _step(law, parts, inputs | {"batch": batch, "context_tokens": seen, "tokens_per_step": accepted})
+    if engine.draft_tokens:
+        drafting = engine.draft_tokens * engine.draft_token_s
+        told = {"draft_tokens": float(engine.draft_tokens), "draft_token_s": engine.draft_token_s}
+        sums["drafting"] = Part("drafting", OVERHEAD, drafting, "draft_tokens * draft_token_s", told)
+        sums = {name: replace(part, seconds=part.seconds / accepted) for name, part in sums.items()}
+    done = sum(part.seconds for part in sums.values())
+    itl = one.itl_fit_s if math.isfinite(one.itl_fit_s) else cell.itl_s
+    sums["prefills of others"] = _rest("prefills of others", itl, done, "itl_fit_s")
+    kv = kv_per_gpu * law.gpus
+    return Work(1.0, tokens, flops + attention, weights + kv, kv), _present(sums)
+
+
+def _touched(law: StepLaw, tokens: float) -> float:
+    untouched: float = (1.0 - law.expert_share) ** tokens
+    return 1.0 - untouched
+
+
+_JOINT = (
+    "S_p(a, b) * {0}^p / (a^p + b^p), a = flops / flop_per_s, b = bytes / bytes_per_s; p = null: the larger of the two"
+)
+
+
+def _step(
+    law: StepLaw, parts: tuple[float, float, float, float, float, float], inputs: Mapping[str, float]
+) -> dict[str, Part]:
+    """One step's time by part; the parts sum to what `combine` says."""
+    compute, weights, kv, attention, communication, overhead = parts
+    joint = combine(law, compute, weights, 0.0, 0.0, 0.0, 0.0) if law.overlap == 0 else _joint(law, compute, weights)
+    share = _share(compute, weights, law.sharpness)
+    common = dict(inputs) | {"flop_per_s": law.compute_rate, "bytes_per_s": law.weight_rate, "p": law.sharpness}
+    device = {
+        "matrix products": Part("matrix products", COMPUTE, joint * share, _JOINT.format("a"), common),
+        "weights": Part("weights", MEMORY, joint * (1.0 - share), _JOINT.format("b"), common),
+        "KV cache": Part("KV cache", MEMORY, kv, "kv_bytes_per_gpu / kv_bytes_per_s_per_gpu",
+                         dict(inputs) | {"kv_bytes_per_s_per_gpu": law.kv_rate}),
+        "attention": Part("attention", COMPUTE, attention, "attention_flops / attention_flop_per_s",
+                          dict(inputs) | {"attention_flop_per_s": law.attention_rate}),
+        "all-reduce": Part("all-reduce", COMMUNICATION, communication, "allreduce_s + allreduce_token_s * tokens",
+                           dict(inputs) | {"allreduce_s": law.allreduce_s,
+                                           "allreduce_token_s": law.allreduce_token_s}),
+    }  # fmt: skip
+    told = dict(inputs) | {"step_s": law.step_s, "sequence_s": law.sequence_s, "decode_step_s": law.decode_step_s,
+                           "prefill_token_s": law.prefill_token_s}  # fmt: skip
+    # Constants without any physics beside them are costs whose cause nobody named.
+    bound = "" if math.isnan(law.peak_flop_per_s) else OVERHEAD
+    formula = "step_s + sequence_s * batch + decode_step_s + prefill_token_s * tokens, those that the phase has"
+    last = {"overhead": Part("overhead", bound, overhead, formula, told)}
+    if law.overlap == 0:
+        return device | last
+    # Behind a GPU that is busy for longer the host's work costs nothing, and the other way round.
+    return device if sum(part.seconds for part in device.values()) >= overhead else last
+
+
+def _joint(law: StepLaw, compute: float, weights: float) -> float:
+    return combine(law._replace(overlap=0.0), compute, weights, 0.0, 0.0, 0.0, 0.0)
+
+
+def _share(compute: float, weights: float, p: float) -> float:
+    """a^p / (a^p + b^p); with p = inf all of it is the larger's."""
+    if compute == weights:
+        return 0.5
+    if math.isinf(p):
+        return 1.0 if compute > weights else 0.0
+    larger = max(compute, weights)
+    a: float = (compute / larger) ** p
+    b: float = (weights / larger) ** p
+    return a / (a + b)
+
+
+def _rest(name: str, whole: float, done: float, what: str) -> Part:
+    inputs = {what: whole, "passes_s": done}
+    return Part(name, QUEUE, max(0.0, whole - done), f"{what} - passes_s, at least 0", inputs)
+
+
+def _add(sums: dict[str, Part], more: dict[str, Part]) -> dict[str, Part]:
+    """Sums of the passes of one prompt. Of the inputs amounts are summed; what all passes share is kept."""
+    out = dict(sums)
+    for name, part in more.items():
+        if (before := out.get(name)) is None:
+            out[name] = part
+            continue
+        amounts = ("flops", "bytes", "attention_flops")
+        inputs = {key: x + before.inputs[key] if key in amounts else x for key, x in part.inputs.items()}
+        out[name] = replace(part, seconds=part.seconds + before.seconds, inputs=inputs)
+    return out
+
+
+def _present(sums: Mapping[str, Part]) -> tuple[Part, ...]:
+    return tuple(part for part in sums.values() if part.seconds > 0)
+
+
+def _device_time(parts: tuple[Part, ...]) -> float:
+    """What the GPUs' own work takes at the fitted rates; nan without physics."""
+    own = [part.seconds for part in parts if part.bound in (COMPUTE, MEMORY)]
+    return sum(own) if own else math.nan
+
+
+def _roof(cell: Cell, work: Work) -> tuple[float, Mapping[str, float]]:
+    """The hardware's roof for this work, and what it was computed from; nan where GPU or model are not known."""
+    if cell.deployment is None:
+        return math.nan, {}
+    try:
+        bare = step_law(cell.deployment)
+    except UsageError:
+        return math.nan, {}
+    inputs = {
+        "flops": work.flops,
+        "bytes": work.bytes,
+        "peak_flop_per_s": bare.peak_flop_per_s,
+        "peak_bytes_per_s": bare.peak_bytes_per_s,
+    }
+    return max(work.flops / bare.peak_flop_per_s, work.bytes / bare.peak_bytes_per_s), inputs
+
+
+# --- how sure ---------------------------------------------------------------------------------------------------------
+
+
+def _rivals(
+    phase: Phase, one: FitCell, draws: Sequence[EngineConfig], ends: Sequence[EngineConfig], batch: float
+) -> tuple[str, ...]:
+    """Bounds that enough of the plausible engines name; each end of an unidentified range counts by itself."""
+    drawn = Counter(bound_of(_explain(phase, one, engine, batch)[1]) for engine in draws)
+    named = [name for name, times in drawn.most_common() if times >= PLAUSIBLE * len(draws)]
+    named += [bound_of(_explain(phase, one, engine, batch)[1]) for engine in ends]
+    return tuple(dict.fromkeys(name for name in named if name))
+
+
+def _ends(fit: Fit, engine: EngineConfig) -> Iterator[EngineConfig]:
+    """The engine at both ends of a bandwidth utilisation that one endpoint cannot tell from overhead.
+
+    Their sum is what was seen, so what the weights take less, overhead takes more, and never less than nothing.
+    """
+    mbu = next((p for p in fit.parameters if p.name == "mbu" and not p.identified), None)
+    law = engine.law
+    if mbu is None or math.isnan(law.peak_bytes_per_s) or not mbu.low < mbu.high:
+        return
+    weights = law.dense_bytes + law.expert_bytes * law.expert_share
+    for value in (mbu.low, mbu.high):
+        rate = law.peak_bytes_per_s * value
+        overhead = max(0.0, law.step_s + weights / law.weight_rate - weights / rate)
+        yield replace(engine, law=law._replace(weight_rate=rate, step_s=overhead))

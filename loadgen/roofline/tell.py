@@ -1,0 +1,100 @@
+"""Causes in words: one sentence for each phase of each cell, with the numbers that it follows from.
+
+Knows: the parts of a cause and how an engineer names them. Must not know: how they were computed (`causes`).
+Why: the table is checked, the sentence is read; both come from the same parts, so neither can say what the other lacks.
+"""
+
+from __future__ import annotations
+
+import math
+
+from loadgen.roofline.causes import CLIENT, QUEUE, Cause, Part
+from loadgen.roofline.words import count, loads, number, percent, quantity, seconds
+
+WORTH = 0.05  # of the phase's time: smaller parts are left to the table
+BEATS = 0.95  # of the roof's time; a measurement below it is faster than the named facts allow
+
+
+def sentence(cause: Cause) -> str:
+    """What the phase's time is spent on, and how far it is from the roof."""
+    return ". ".join(text for text in (_spent(cause), _bound(cause), _distance(cause)) if text) + "."
+
+
+def _spent(cause: Cause) -> str:
+    cell, parts = cause.of.cell, [part for part in cause.parts if part.bound != QUEUE]
+    step = sum(part.seconds for part in parts)
+    told = [text for part in _sorted(parts) if part.seconds > WORTH * step and (text := _part(cause, part))]
+    if cause.phase == "decode":
+        head = (
+            f"Decode at {loads(cell.load_kind, cell.load)} ({count(cause.batch)} in the batch): a step takes "
+            f"{seconds(step)}"
+        )
+    else:
+        passes = f" in {cause.work.passes:.0f} passes" if cause.work.passes > 1 else ""
+        head = (
+            f"Prefill at {loads(cell.load_kind, cell.load)}: {count(cause.work.tokens)} prompt tokens take "
+            f"{seconds(step)}{passes}"
+        )
+    text = f"{head}: {'; '.join(told)}" if told else head
+    waits = next((part for part in cause.parts if part.bound == QUEUE), None)
+    if waits is not None and waits.seconds > WORTH * step:
+        more = "prefills of others add" if cause.phase == "decode" else "waiting adds"
+        unit = " a token" if cause.phase == "decode" else ""
+        text += f"; {more} {seconds(waits.seconds)}{unit}"
+    return text
+
+
+def _sorted(parts: list[Part]) -> list[Part]:
+    return sorted(parts, key=lambda part: -part.seconds)
+
+
+def _part(cause: Cause, part: Part) -> str:
+    """One part: what it moves or computes, and how long that takes."""
+    time, inputs = seconds(part.seconds), part.inputs
+    if part.name == "weights":
+        return f"{time} to read {quantity(inputs['bytes'], 'B')} of weights at {_rate(inputs['bytes_per_s'], 'B')}"
+    if part.name == "KV cache":
+        context = count(inputs["context_tokens"])
+        return f"{time} to read {quantity(cause.work.kv_bytes, 'B')} of KV cache ({context} tokens each)"
+    if part.name == "matrix products":
+        flops = quantity(inputs["flops"], "FLOP")
+        return f"{time} for {flops} of matrix products at {_rate(inputs['flop_per_s'], 'FLOP')}"
+    if part.name == "attention":
+        return f"{time} for {quantity(inputs['attention_flops'], 'FLOP')} of attention"
+    names = {
+        "all-reduce": "for all-reduces between GPUs",
+        "overhead": "of overhead (launches, scheduler, sampler)" if part.bound else "of constant cost",
+        "request": "before the prompt reaches the scheduler",
+        "drafting": "to draft tokens",
+    }
+    return f"{time} {names.get(part.name, part.name)}"
+
+
+def _rate(value: float, unit: str) -> str:
+    return f"{quantity(value, unit)}/s"
+
+
+def _bound(cause: Cause) -> str:
+    if cause.bound == CLIENT:
+        return "The client was the bottleneck here, so the figures are its own"
+    if cause.bound is None:
+        return "What the constants stand for is not told: name GPU and model to learn it"
+    total = sum(part.seconds for part in cause.parts)
+    share = sum(part.seconds for part in cause.parts if part.bound == cause.bound) / total
+    name = {QUEUE: "Waiting", "memory": "Memory traffic"}.get(cause.bound, cause.bound.capitalize())
+    text = f"{name} takes {percent(share)} of it"
+    if cause.bound == QUEUE and cause.work_bound:
+        text += f"; the pass itself is bound by {cause.work_bound}"
+    if cause.rivals:
+        text += f", but fits that are as plausible name {' or '.join(cause.rivals)}"
+    return text
+
+
+def _distance(cause: Cause) -> str:
+    distance = cause.distance
+    if math.isnan(distance):
+        return ""
+    roof = f"The hardware's roof is {seconds(cause.roof_s)}"
+    if distance < BEATS:
+        return f"{roof}: measured {seconds(cause.measured_s)} is faster than the named facts allow"
+    return f"{roof}: measured {seconds(cause.measured_s)} is {number(distance)} times that"
