@@ -99,14 +99,14 @@ def find_causes(fit: Fit) -> tuple[Cause, ...]:
         engine = fit.engine.get(one.cell.label)
         if engine is None:
             continue
-        draws, ends = fit.draws.get(one.cell.label, ()), tuple(_ends(fit, engine))
-        both = (_cause(phase, one, engine, draws, ends) for phase in PHASES)
+        draws, extremes = fit.draws.get(one.cell.label, ()), tuple(ends(fit, engine))
+        both = (_cause(phase, one, engine, draws, extremes) for phase in PHASES)
         found += (cause for cause in both if cause is not None)
     return tuple(found)
 
 
 def _cause(
-    phase: Phase, one: FitCell, engine: EngineConfig, draws: Sequence[EngineConfig], ends: Sequence[EngineConfig]
+    phase: Phase, one: FitCell, engine: EngineConfig, draws: Sequence[EngineConfig], extremes: Sequence[EngineConfig]
 ) -> Cause | None:
     measured, fitted = (one.cell.ttft_s, one.ttft_fit_s) if phase == "prefill" else (one.cell.itl_s, one.itl_fit_s)
     if math.isnan(measured) and math.isnan(fitted):
@@ -118,7 +118,7 @@ def _cause(
     # A client that could not keep up explains its own figures, whatever the server did.
     client = one.cell.evidence.get("invalid", 0.0) > 0
     bound = CLIENT if client else bound_of(parts)
-    named = () if client else _rivals(phase, one, draws, ends, batch)
+    named = () if client else _rivals(phase, one, draws, extremes, batch)
     roof, inputs = _roof(one.cell, work)
     return Cause(
         phase=phase,
@@ -334,16 +334,16 @@ def _roof(cell: Cell, work: Work) -> tuple[float, Mapping[str, float]]:
 
 
 def _rivals(
-    phase: Phase, one: FitCell, draws: Sequence[EngineConfig], ends: Sequence[EngineConfig], batch: float
+    phase: Phase, one: FitCell, draws: Sequence[EngineConfig], extremes: Sequence[EngineConfig], batch: float
 ) -> tuple[str, ...]:
     """Bounds that enough of the plausible engines name; each end of an unidentified range counts by itself."""
     drawn = Counter(bound_of(_explain(phase, one, engine, batch)[1]) for engine in draws)
     named = [name for name, times in drawn.most_common() if times >= PLAUSIBLE * len(draws)]
-    named += [bound_of(_explain(phase, one, engine, batch)[1]) for engine in ends]
+    named += [bound_of(_explain(phase, one, engine, batch)[1]) for engine in extremes]
     return tuple(dict.fromkeys(name for name in named if name))
 
 
-def _ends(fit: Fit, engine: EngineConfig) -> Iterator[EngineConfig]:
+def ends(fit: Fit, engine: EngineConfig) -> Iterator[EngineConfig]:
     """The engine at both ends of a bandwidth utilisation that one endpoint cannot tell from overhead.
 
     Their sum is what was seen, so what the weights take less, overhead takes more, and never less than nothing.

@@ -51,6 +51,11 @@ def percent(share: float) -> str:
     return "n/a" if not math.isfinite(share) else f"{number(share * 100, 2)} %"
 
 
+def signed(share: float) -> str:
+    """+12 %, −4 %."""
+    return f"{'−' if share < 0 else '+'}{percent(abs(share))}"
+
+
 def loads(kind: str, value: float) -> str:
     """What a cell's load is called: 32 users, a batch of 8, 4.5 requests/s."""
     text = count(value)
