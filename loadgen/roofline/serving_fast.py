@@ -76,8 +76,8 @@ def simulate_closed(
         prompt_tokens: one per request, in the order of sending.
         output_tokens: one per request.
         cached_tokens: leading prompt tokens of each request that need no prefill; one per request, or one for all.
-        stagger_s: the users' first requests are spread evenly over this time; 0 is the opening burst. A user who is done
-            before all have started waits until they have.
+        stagger_s: the users' first requests are spread evenly over this time; 0 is the opening burst. A user who is
+            done before all have started waits until they have.
         turnaround_s: between a user's last token and his next request. Any real client has some: the next step has
             then begun, and the request waits for its end; at 0 it is in that step already.
         seed: for the acceptance of drafted tokens.
