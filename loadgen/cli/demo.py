@@ -55,6 +55,7 @@ _FLAGS: dict[str, Any] = {
 # demo's stories are shorter; thirty-two documents at once would queue for a minute.
 _REQUESTS = {"chat": {1: 5, 8: 24, 32: 64}, "summarize": {1: 5, 4: 8, 8: 8}, "story": {1: 5, 8: 16, 32: 32}}
 _STORY_TOKENS = 300
+_SLO = ("ttft < 1s and tpot < 50ms",)  # some stages keep it, some do not
 
 
 def _stages() -> Iterator[StageSpec]:
@@ -91,5 +92,7 @@ def command(output: str | None) -> int:
             command=sys.argv,
             notes={"endpoint": "embedded simulation: figures say nothing about a real GPU"},
             roofline={"gpu": "h100-sxm", "gpus": 1, "shape": "llama-3.1-8b", "dtype": "bf16"},
+            slo=_SLO,
         )
-    return finish(path, (), report=True, interrupted=interrupted)
+    code = finish(path, _SLO, report=True, interrupted=interrupted)
+    return code if code not in (1, 3) else 0  # a demo shows verdicts, and gates nothing

@@ -21,6 +21,7 @@ _PARTS = (
     ("slowdown that load adds", palette.SLOWED),
 )
 _SYMBOLS = {"prefill": "diamond", "decode": "circle"}
+_OUTCOMES = {"": "circle", "pass": "circle", "undecidable": "circle-open", "fail": "x"}  # marks of loads by their SLO
 
 
 def _lines(series: dict[str, Any]) -> list[tuple[int, str, str, dict[str, Any]]]:
@@ -63,17 +64,15 @@ def throughput(series: dict[str, Any]) -> Chart | None:
                 "y": y["value"],
                 "error_x": errors(x) | {"color": palette.series(i)[0]},
                 "error_y": errors(y) | {"color": palette.series(i)[0]},
-                "text": [f"{load:.3g}" for load in loads["load"]],
+                "text": [
+                    f"{load:.3g}{', knee' if bend else ''}"
+                    for load, bend in zip(loads["load"], loads["knee"], strict=True)
+                ],
                 "customdata": loads["labels"],
                 "textposition": "top right",
                 "textfont": {"size": 11, "color": "@muted"},
                 "line": _stroke(i),
-                "marker": {
-                    "size": [15 if bend else 8 for bend in loads["knee"]],
-                    "symbol": ["star" if bend else "circle" for bend in loads["knee"]],
-                    "opacity": 1,
-                    "line": {"width": 0},
-                },
+                "marker": {"size": 10, "symbol": [_OUTCOMES[one] for one in loads["slo"]], "opacity": 1},
                 "hovertemplate": "%{customdata}<br>%{y:,.4~g} tokens/s whole server<br>%{x:,.4~g} tokens/s per user",
             }
         )
@@ -98,8 +97,9 @@ def throughput(series: dict[str, Any]) -> Chart | None:
     return Chart(
         "Throughput against what each user gets",
         "Up is more for the operator, right is more for each user. Numbers at the points are the load. "
-        + ("A star is the knee: beyond it the server's rate grows less than the root of the load. " if bends else "")
-        + ("In the shaded region the SLO on a user's rate holds." if limits else ""),
+        + ("Beyond the knee the server's rate grows less than the root of the load. " if bends else "")
+        + ("In the shaded region the SLO on a user's rate holds. " if limits else "")
+        + _outcomes_told(series),
         data,
         layout(
             x_axis,
@@ -109,6 +109,12 @@ def throughput(series: dict[str, Any]) -> Chart | None:
         ),
         420,
     )
+
+
+def _outcomes_told(series: dict[str, Any]) -> str:
+    seen = {one for loads in series["loads"] for one in loads["slo"]}
+    told = {"fail": "At a cross an SLO fails.", "undecidable": "At a ring one cannot be decided."}
+    return " ".join(text for outcome, text in told.items() if outcome in seen)
 
 
 def ttft_over_load(series: dict[str, Any]) -> Chart | None:

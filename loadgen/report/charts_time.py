@@ -9,7 +9,7 @@ from typing import Any
 
 from loadgen.report import palette
 from loadgen.report.chart import SHARES, Chart, Trace, axis, layout, log_axis, note, plain
-from loadgen.report.series import DISTRIBUTIONS
+from loadgen.report.series import DISTRIBUTIONS, HEAT_REQUESTS
 
 _ROOM = 0.09  # of the width of the timeline, for the name of a stage
 
@@ -68,10 +68,10 @@ def timeline(series: dict[str, Any]) -> Chart | None:
     if answered:
         data.append(_dots(stages))
     panels = {
-        "y": axis("in flight", rangemode="tozero"),
+        "y": axis("requests in flight", rangemode="tozero"),
         "y2": axis("output tokens/s", rangemode="tozero", tickformat=","),
         "y3": log_axis("TTFT", [x for stage in stages for x in stage["ttft"]], "s", room=0.3) if answered else None,
-        "y4": axis("failed", rangemode="tozero") if failed else None,
+        "y4": axis("requests failed", rangemode="tozero") if failed else None,
     }
     shown = {name: one for name, one in panels.items() if one is not None}
     lines = [
@@ -80,7 +80,7 @@ def timeline(series: dict[str, Any]) -> Chart | None:
         for stage in stages
     ]  # fmt: skip
     base = layout(
-        axis("time from the start of the run (s)", anchor=list(shown)[-1]),
+        _time(stages, anchor=list(shown)[-1]),
         {},
         annotations=_names(stages),
         shapes=lines,
@@ -104,6 +104,12 @@ def _stacked(panels: dict[str, dict[str, Any]]) -> dict[str, Any]:
         f"yaxis{name[1:]}": one | {"domain": [1.0 - (i + 1) * each + (0.04 if i < last else 0.0), 1.0 - i * each]}
         for i, (name, one) in enumerate(panels.items())
     }
+
+
+def _time(stages: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """The time axis: the same stretch of the run in every chart that has one."""
+    ends = {"range": [stages[0]["start"], max(stage["end"] for stage in stages)]} if stages else {}
+    return axis("time from the start of the run (s)", **ends, **more)
 
 
 def _names(stages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -183,9 +189,14 @@ def server(series: dict[str, Any]) -> Chart | None:
                     "hovertemplate": f"%{{y:.4~g}} {line['name']}<br>at %{{x:.4~g}} s",
                 }
             )
-    shown = {f"y{i + 1}" if i else "y": axis(p["title"], rangemode="tozero") for i, p in enumerate(panels)}
+    shown = {
+        f"y{i + 1}" if i else "y": axis(
+            p["title"], rangemode="tozero", tickformat=".0%" if p["title"] == "share" else ","
+        )
+        for i, p in enumerate(panels)
+    }
     base = layout(
-        axis("time from the start of the run (s)", anchor=list(shown)[-1]),
+        _time(series["timeline"], anchor=list(shown)[-1]),
         {},
         annotations=_names(series["timeline"]) if series["timeline"] else [],
         margin={"l": 12, "r": 16, "t": 40, "b": 12},
@@ -200,37 +211,60 @@ def server(series: dict[str, Any]) -> Chart | None:
     )
 
 
-def heat(series: dict[str, Any]) -> Chart | None:
+def ttft_heat(series: dict[str, Any]) -> Chart | None:
+    """TTFT over time."""
+    return _heat(
+        series["timeline"],
+        ("ttft_heat", "TTFT", "requests"),
+        "TTFT over time",
+        "Each column is the requests sent at one moment of a stage. A climb is a queue that grows, a sawtooth requests "
+        f"that start together. Stages of fewer than {HEAT_REQUESTS} answers are left out: their dots above say more.",
+    )
+
+
+def gap_heat(series: dict[str, Any]) -> Chart | None:
     """Gaps between token events over time."""
-    stages = [stage for stage in series["timeline"] if stage["heat"] is not None]
+    return _heat(
+        series["timeline"],
+        ("gap_heat", "gap", "gaps"),
+        "Gaps between token events over time",
+        "Each column is one moment of a stage; its lowest row holds all shorter gaps, too. A second band above the "
+        "first is steps that prefill lengthens; a drift upwards is a server that fills up.",
+    )
+
+
+def _heat(timeline: list[dict[str, Any]], of: tuple[str, str, str], title: str, caption: str) -> Chart | None:
+    """One map over the whole run, a piece for each stage; `of` is its key, what it shows, and of what it is a share."""
+    key, size, things = of
+    stages = [(stage["name"], stage[key]) for stage in timeline if stage[key] is not None]
     if not stages:
         return None
-    top = max(x for stage in stages for row in stage["heat"]["share"] for x in row if x is not None)
+    top = max(x for _, heat in stages for row in heat["share"] for x in row if x is not None)
     data = [
         {
             "type": "heatmap",
-            "x": stage["heat"]["times"],
-            "y": stage["heat"]["gaps"],
-            "z": stage["heat"]["share"],
+            "x": heat["times"],
+            "y": heat["sizes"],
+            "z": heat["share"],
             "zmin": 0,
             "zmax": top,
             "colorscale": [[0, "@heat-0"], [0.35, "@heat-1"], [1, "@heat-2"]],
             "showscale": i == 0,
-            "colorbar": {"title": {"text": "share of the gaps of that moment", "side": "top"}, "tickformat": ".0%",
-                         "orientation": "h", "thickness": 10, "len": 0.6, "x": 0.5, "y": 1.02, "yanchor": "bottom"},
-            "hovertemplate": f"{plain(stage['name'])}, %{{x:.4~g}} s<br>%{{z:.1%}} of the gaps near %{{y:.3~s}}s"
+            "colorbar": {"title": {"text": f"share of the {things} of that moment", "side": "top"},
+                         "tickformat": ".0%", "orientation": "h", "thickness": 10, "len": 0.6, "x": 0.5, "y": 1.02,
+                         "yanchor": "bottom"},
+            "hovertemplate": f"{plain(name)}, %{{x:.4~g}} s<br>%{{z:.1%}} of the {things} near %{{y:.3~s}}s"
             "<extra></extra>",
         }
-        for i, stage in enumerate(stages)
+        for i, (name, heat) in enumerate(stages)
     ]  # fmt: skip
     return Chart(
-        "Gaps between token events over time",
-        "Each column is one moment of a stage; its lowest row holds all shorter gaps, too. A second band above the "
-        "first is steps that prefill lengthens; a drift upwards is a server that fills up.",
+        title,
+        caption,
         data,
         layout(
-            axis("time from the start of the run (s)", showgrid=False),
-            log_axis("gap", [x for stage in stages for x in stage["heat"]["gaps"]], "s", room=0.1, showgrid=False),
+            _time(timeline, showgrid=False),
+            log_axis(size, [x for _, heat in stages for x in heat["sizes"]], "s", room=0.1, showgrid=False),
         ),
     )
 

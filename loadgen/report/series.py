@@ -10,6 +10,7 @@ on a time axis count from the run's start.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from loadgen.report.stages import Placed, WorkloadGroup
 CURVE_POINTS = 140  # of one distribution
 LOADS = 8  # drawn in one chart of distributions
 DOTS = 3000  # of one scatter, over all stages
-_PER_OCTAVE = (32, 16, 8, 4)  # bins of the heat map for each factor of two: as fine as MAX_ROWS allows
+_PER_OCTAVE = (32, 16, 8, 4)  # bins of a heat map for each factor of two: as fine as MAX_ROWS allows
+_TTFT_PER_OCTAVE = (8, 4, 2)  # a stage has far fewer requests than gaps
 _MAX_ROWS = 48
-_OCTAVES_BELOW = 5  # from the median gap down; what is shorter shares the lowest row
+_OCTAVES_BELOW = 5  # from the median down; what is shorter shares the lowest row
+HEAT_REQUESTS = 20  # of a stage; with fewer, the dots of the timeline say more than a map
 # chart of a distribution -> metrics it is made of
 DISTRIBUTIONS = {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "Gap between token events", "e2e": "End to end"}
 
@@ -106,7 +109,8 @@ def _stage_timeline(stage: Placed, dots: int) -> dict[str, Any] | None:
         "failed": rounded(failed),
         "sent": sent,
         "ttft": ttft,
-        "heat": _heat(m),
+        "ttft_heat": _ttft_heat(m),
+        "gap_heat": _gap_heat(m),
     }
 
 
@@ -123,10 +127,40 @@ def _dots(m: Measured, most: int) -> tuple[list[float | None], list[float | None
     return rounded(sent), rounded(ttft)
 
 
-def _heat(m: Measured) -> dict[str, Any] | None:
-    """Gaps between token events by time and size: of each time block the share in each bin."""
-    for fineness in _PER_OCTAVE:
-        counts, edges = m.events.gap_blocks.coarse(fineness)
+def _gap_heat(m: Measured) -> dict[str, Any] | None:
+    """Gaps between token events by time and size."""
+    c = m.columns.where(m.columns.streamed_ok)
+    if len(c) == 0:
+        return None
+    times = np.linspace(float(c.sent_ns.min()), float(c.last_ns.max()), MAX_BLOCKS + 1) / 1e9
+    return _heat(m.events.gap_blocks.coarse, _PER_OCTAVE, times)
+
+
+def _ttft_heat(m: Measured) -> dict[str, Any] | None:
+    """TTFT of requests by the time of their send."""
+    c = m.columns.where(m.columns.streamed_ok)
+    if len(c) < HEAT_REQUESTS:
+        return None
+    logs = np.log2(np.maximum(formulas.ttft(c), 1e-6))
+    times = np.linspace(float(c.sent_ns.min()), float(c.sent_ns.max()), min(len(c) // 4, MAX_BLOCKS) + 1) / 1e9
+    block = np.clip(np.searchsorted(times, c.sent_ns / 1e9, side="right") - 1, 0, len(times) - 2)
+
+    def coarse(per_octave: int) -> tuple[Floats, Floats]:
+        bins = np.floor(logs * per_octave).astype(np.int64)
+        lowest, count = int(bins.min()), int(np.ptp(bins)) + 1
+        cells = np.bincount(block * count + bins - lowest, minlength=(len(times) - 1) * count)
+        edges = 2.0 ** ((lowest + np.arange(count + 1)) / per_octave)
+        return cells.reshape(-1, count).astype(np.float64), edges
+
+    return _heat(coarse, _TTFT_PER_OCTAVE, times)
+
+
+def _heat(
+    coarse: Callable[[int], tuple[Floats, Floats]], per_octave: Sequence[int], times: Floats
+) -> dict[str, Any] | None:
+    """Of each moment the share in each bin. `coarse` counts [moments, bins] at a fineness, and tells the bin edges."""
+    for fineness in per_octave:
+        counts, edges = coarse(fineness)
         used = np.flatnonzero(counts.any(axis=0))
         if len(used) == 0:
             return None
@@ -139,12 +173,10 @@ def _heat(m: Measured) -> dict[str, Any] | None:
     counts, edges = counts[:, low : used[-1] + 1], edges[low : used[-1] + 2]
     counts[:, 0] += shorter
     edges[0] = max(edges[0], edges[1] / 2)  # a log axis has no zero
-    c = m.columns.where(m.columns.streamed_ok)
-    times = np.linspace(float(c.sent_ns.min()), float(c.last_ns.max()), MAX_BLOCKS + 1) / 1e9
     total = counts.sum(axis=1, keepdims=True)
     share = np.divide(counts, total, out=np.zeros_like(counts), where=total > 0)
     filled = np.where(share > 0, np.round(share, 4), np.nan)
-    return {"times": rounded(times), "gaps": rounded(edges), "share": [rounded(row) for row in filled.T]}
+    return {"times": rounded(times), "sizes": rounded(edges), "share": [rounded(row) for row in filled.T]}
 
 
 # -- arrivals -------------------------------------------------------------------------------------------------------

@@ -80,8 +80,9 @@ def table(summary: Summary) -> dict[str, Any]:
 def _text(value: float | None, unit: str) -> str:
     if value is None:
         return NONE
-    counts = unit in ("requests", "tokens")
-    return brief(value, "") if counts else quantity(value, unit)
+    if unit in ("requests", "tokens"):
+        return brief(value if value == round(value) else float(f"{value:.3g}"), "")
+    return quantity(value, unit)
 
 
 def panels(log: ServerLog | None) -> list[dict[str, Any]]:

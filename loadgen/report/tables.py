@@ -95,6 +95,21 @@ def _named(stages: Sequence[str]) -> str:
     return ", ".join(stages[:MAX_NAMES]) + more
 
 
+def slo_sentence(summary: Summary) -> str:
+    """Whether the objectives hold, in one sentence; empty without any."""
+    stages: dict[str, dict[str, None]] = {}
+    for result in summary.slo:
+        stages.setdefault(result.outcome, {})[result.stage] = None
+    if not stages:
+        return ""
+    found = [
+        f"{word} on {_named(tuple(stages[outcome]))}"
+        for outcome, word in (("fail", "fails"), ("undecidable", "cannot be decided"))
+        if outcome in stages
+    ]
+    return f"The SLO {'; it '.join(found)}." if found else "The SLO holds on every stage that it speaks of."
+
+
 def slo(summary: Summary) -> list[dict[str, Any]]:
     """One row for each objective on each stage."""
     rows = []

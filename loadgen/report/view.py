@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loadgen.analysis.numbers import scale_for, whole
+from loadgen.analysis.numbers import brief, scale_for, whole
+from loadgen.analysis.slo import FLIPPED, Limit
 from loadgen.analysis.summary import Summary, Value
 from loadgen.report import provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
@@ -49,6 +50,7 @@ def view(summary: Summary) -> dict[str, Any]:
         "slo": tables.slo(summary),
         "headline": provenance.headline(info, hardware),
         "diagnosis": overall(diagnoses),
+        "slo_sentence": tables.slo_sentence(summary),
         "workloads": [_workload(group, one) for group, one in zip(workloads, diagnoses, strict=True)],
         "brief": tables.brief(workloads),
         "errors": tables.errors(workloads),
@@ -112,7 +114,7 @@ def _card(group: WorkloadGroup) -> dict[str, Any]:
 def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Placement) -> dict[str, Any]:
     return {
         "workloads": [group.name for group in workloads],
-        "loads": [_loads(group) for group in workloads],
+        "loads": [_loads(group, _worst(summary)) for group in workloads],
         "limits": _limits(summary),
         "distributions": [series.distributions(group) for group in workloads],
         "timeline": series.timeline(workloads),
@@ -123,7 +125,16 @@ def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Plac
     }
 
 
-def _loads(group: WorkloadGroup) -> dict[str, Any]:
+def _worst(summary: Summary) -> dict[str, str]:
+    """The worst outcome of any objective on each stage that one speaks of, by the stage's name."""
+    order = ("pass", "undecidable", "fail")
+    found: dict[str, str] = {}
+    for result in summary.slo:
+        found[result.stage] = max(found.get(result.stage, "pass"), result.outcome, key=order.index)
+    return found
+
+
+def _loads(group: WorkloadGroup, outcomes: dict[str, str]) -> dict[str, Any]:
     """What the curves over load are drawn from; points of stages without a value are None."""
     stages = group.measured
     bend = knee(stages)
@@ -139,6 +150,7 @@ def _loads(group: WorkloadGroup) -> dict[str, Any]:
     return {
         "labels": [stage.label for stage in stages],
         "knee": [stage is bend for stage in stages],
+        "slo": [outcomes.get(stage.summary.info.name, "") for stage in stages],
         "load": [stage.summary.info.load.value for stage in stages],
         "kind": [stage.summary.info.load.kind for stage in stages],
         "server": line("output_tokens_per_s", "rate"),
@@ -164,12 +176,21 @@ def _limits(summary: Summary) -> list[dict[str, Any]]:
     found: dict[tuple[str, float], dict[str, Any]] = {}
     for slo in summary.objectives:
         for limit in slo.limits:
-            name = limit.metric.name
+            name, text = limit.metric.name, _limit_text(slo.scope, limit)
             if name == "tpot" and limit.upper and limit.value > 0:
-                found["user", 1.0 / limit.value] = {"axis": "user", "at": 1.0 / limit.value, "text": slo.text}
+                found["user", 1.0 / limit.value] = {"axis": "user", "at": 1.0 / limit.value, "text": text}
             elif name in ("ttft", "ttft_scheduled") and limit.upper:
-                found["ttft", limit.value] = {"axis": "ttft", "at": limit.value, "text": slo.text}
+                found["ttft", limit.value] = {"axis": "ttft", "at": limit.value, "text": text}
     return list(found.values())
+
+
+def _limit_text(scope: str, limit: Limit) -> str:
+    """One limit of an objective in a few words: `chat: p99(tpot) < 50 ms`."""
+    name, op, value, unit = limit.metric.name, limit.op, limit.value, limit.metric.unit
+    if limit.inverse:
+        name, op, value, unit = "output_tokens_per_s_per_user", FLIPPED[op], 1.0 / value, "tokens/s"
+    what = f"{limit.stat}({name})" if limit.stat else name
+    return f"{scope}: {what} {op} {brief(value, unit)}" if scope else f"{what} {op} {brief(value, unit)}"
 
 
 def _phase_bars(group: WorkloadGroup) -> list[dict[str, Any]]:

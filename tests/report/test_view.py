@@ -155,6 +155,57 @@ def test_timeline_blocks_hold_every_token_and_every_failure() -> None:
     assert sum(stage["failed"]) == summary.stages[0].counts.failed
 
 
+def test_the_heat_map_of_ttft_holds_every_answer_at_its_time_and_size() -> None:
+    summary = _summary("chat")
+    stages = view(summary)["series"]["timeline"]
+    for stage, of in zip(stages, summary.stages, strict=True):
+        heat, ttft = stage["ttft_heat"], np.array(stage["ttft"])
+        share = np.array([[np.nan if x is None else x for x in row] for row in heat["share"]])
+        assert share.shape == (len(heat["sizes"]) - 1, len(heat["times"]) - 1)
+        assert np.nansum(share, axis=0) == pytest.approx(np.ones(share.shape[1]), abs=2e-3)
+        assert share.shape[1] <= of.counts.ok // 4
+        assert heat["sizes"][-1] >= max(ttft) >= heat["sizes"][-2] * 0.999
+        assert heat["times"][0] == pytest.approx(min(stage["sent"]), rel=1e-4)
+        # The slowest answer stands in the top row, in the column of its send.
+        column = np.searchsorted(heat["times"], stage["sent"][int(np.argmax(ttft))], side="right") - 1
+        assert share[-1, min(column, share.shape[1] - 1)] > 0
+    few = view(_summary("three"))["series"]
+    assert few["timeline"][0]["ttft_heat"] is None
+    assert "ttft-heat" not in figures.build(few)
+
+
+def test_loads_are_marked_by_the_worst_outcome_of_their_slos() -> None:
+    slo = ("chat@1: p50(ttft) < 1ms", "chat@1: p50(ttft) < 10s", "chat@8: p99(ttft) < 10s, chat@32: p50(ttft) < 10s")
+    series_of = view(_summary("chat", slo))["series"]
+    assert series_of["loads"][0]["slo"] == ["fail", "undecidable", "pass"]
+    chart = figures.build(series_of)["throughput"]
+    assert chart.data[0]["marker"]["symbol"] == ["x", "circle-open", "circle"]
+    assert "At a cross an SLO fails." in chart.caption
+    assert "At a ring" not in figures.build(view(_summary("chat"))["series"])["throughput"].caption
+
+
+@pytest.mark.parametrize(
+    ("slo", "told"),
+    [
+        ((), ""),
+        (("p50(ttft) < 10s",), "The SLO holds on every stage that it speaks of."),
+        (("p50(ttft) < 1ms", "p50(e2e) < 1ms"), "The SLO fails on chat@1, chat@8, chat@32."),
+        (
+            ("chat@32: p50(ttft) < 1ms", "chat@1: p99(ttft) < 1s"),
+            "The SLO fails on chat@32; it cannot be decided on chat@1.",
+        ),
+    ],
+)
+def test_the_header_says_whether_the_slo_holds(slo: tuple[str, ...], told: str) -> None:
+    assert view(_summary("chat", slo))["slo_sentence"] == told
+
+
+def test_a_limit_is_named_by_itself_in_a_chart() -> None:
+    slo = ("chat: ttft < 1s and tpot < 50ms", "p50(output_tokens_per_s_per_user) > 20.5")
+    texts = {limit["text"] for limit in view(_summary("chat", slo))["series"]["limits"]}
+    assert texts == {"chat: ttft < 1 s", "chat: tpot < 50 ms", "p50(output_tokens_per_s_per_user) > 20.5 tokens/s"}
+
+
 def test_the_slowest_request_is_the_slowest() -> None:
     summary = _summary("mixed")
     rows = view(summary)["slowest"]
