@@ -29,7 +29,6 @@ check: lint types layers test wheel
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks
-	$(BIN)/python -m tests.benchmarks.serving
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -22,8 +22,8 @@ from loadgen.store.tables import Table, parse_table
 from loadgen.store.tabletext import read_text
 
 
-def read_cells(path: Path, known: Known = NOTHING) -> Table:
-    """The cells of a run's folder, of a TABLE.csv, or of a result file of another tool.
+def read_cells(path: Path, known: Known = NOTHING, *, rates: bool = False) -> Table:
+    """The cells of a run's folder, of a TABLE.csv (`rates` as in `read_table`), or of another tool's result file.
 
     Raises:
         UsageError: nothing that can be read, or no cell of the deployment that `known` names.
@@ -32,7 +32,7 @@ def read_cells(path: Path, known: Known = NOTHING) -> Table:
         return read_run_cells(path, known) if is_run(path) else read_result_table(path, known)
     text = read_text(path)
     if not text.lstrip().startswith(("{", "[")) and is_table(text):
-        return parse_table(text, str(path), known)
+        return parse_table(text, str(path), known, rates=rates)
     return read_result_table(path, known)
 
 

@@ -48,6 +48,12 @@ LOADS = ("concurrency", "batch", "concurrency_or_batch", "rate")
 _USUAL = ("n_gpu", "model", "ttft_ms", "itl_ms", "ttft_s", "itl_s", "tpot_ms", "users")  # also guessed at
 _PHRASES = {"timetofirsttoken": "ttft", "intertokenlatency": "itl", "timeperoutputtoken": "tpot", "average": "avg"}
 _TIMING = re.compile(r"(mean|avg|median|p50|p90|p95|p99|max)?(ttft|tpot|itl)(mean|avg|median|p50|p90|p95|p99|max)?")
+# Output tokens per second of the whole server, the unit in the name or beside it.
+_RATES = frozenset(
+    name + unit
+    for name in ("outputthroughput", "outputtokenthroughput", "outputtokenspersecond", "outputtokens")
+    for unit in ("", "toks", "tokss", "tokenss", "pers")
+) - {"outputtokens"}
 _STATS = {"": "mean", "avg": "mean", "p50": "median"}
 
 
@@ -61,10 +67,11 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A header that was understood: meaning -> its name, the names of times, and the names that say nothing here."""
+    """A header that was understood: meaning -> its name; the names of times, of rates, of what says nothing here."""
 
     columns: dict[str, str] = field(default_factory=dict)
     timings: dict[str, Timing] = field(default_factory=dict)
+    rates: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
 
 
@@ -80,6 +87,11 @@ def timing(name: str) -> Timing | None:
         return None
     stat = match[1] or match[3] or ""
     return Timing(match[2], _STATS.get(stat, stat), unit_s)
+
+
+def is_rate(name: str) -> bool:
+    """Whether a column or metric of that name is the whole server's output tokens per second."""
+    return plain(name) in _RATES
 
 
 def is_table(text: str) -> bool:
@@ -106,6 +118,8 @@ def read_header(table: TextTable, mistakes: Mistakes) -> Head:
             if found.unit_s is None:
                 mistakes.add(line, f"column {name} has no unit - call it {name}_ms or {name}_s")
             head.timings[name] = found
+        elif is_rate(name):
+            head.rates.append(name)
         elif name and (guess := near(name, [*COLUMNS, *_USUAL])) is not None:
             mistakes.add(line, f"unknown column {name} - did you mean {guess}?")
         elif name:
@@ -125,6 +139,6 @@ def _missing(head: Head) -> list[str]:
     missing = [name for name in needed if name not in head.columns]
     if not any(name in head.columns for name in LOADS):
         missing.append("concurrency")
-    if not tidy and not head.timings:
+    if not tidy and not head.timings and not head.rates:
         missing.append("ttft_ms or itl_ms")
     return missing

@@ -21,7 +21,8 @@ from pathlib import Path
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell, LoadKind, Protocol
 from loadgen.roofline.named import NOTHING, Known, Words, chosen, deployment, describe, said
-from loadgen.store.tablecolumns import COLUMNS, read_header, timing
+from loadgen.roofline.naming import plain
+from loadgen.store.tablecolumns import COLUMNS, LOADS, is_rate, read_header, timing
 from loadgen.store.tabletext import SECONDS, Line, Mistakes, TextTable, near, number, read_table_text, read_text
 
 # What sources of published tables say of how they measured; columns of the table win over it.
@@ -29,6 +30,11 @@ _SOURCES: tuple[tuple[str, str, Mapping[str, float | str]], ...] = (
     ("aic_silicon", "vllm", {"length_range_ratio": 0.8}),  # InferenceMAX: lengths uniform in [0.8, 1] x nominal
     ("splitwise", "", {"kind": "batch"}),  # one static batch, all prompts at once
 )
+
+
+_RATE = ("rate", "mean")
+_AT_ONCE = ("maxload", "max", "offline")  # all requests are there from the start
+MAX_LOAD = 3000  # requests of such a measurement, where the table does not say
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +54,23 @@ class _Point:
     values: dict[tuple[str, str], float] = field(default_factory=dict)
 
 
-def read_table(path: Path, known: Known = NOTHING) -> Table:
+def read_table(path: Path, known: Known = NOTHING, *, rates: bool = False) -> Table:
     """The cells of the file that may be of the deployment that `known` names.
+
+    `rates`: also those that have the whole server's output tokens/s alone (as evidence `output_tokens_per_s`), which a
+    fit cannot use but a prediction can be held against.
 
     Raises:
         UsageError: it cannot be read, or holds no cell; every mistake in it at once, with its line.
     """
-    return parse_table(read_text(path), str(path), known)
+    return parse_table(read_text(path), str(path), known, rates=rates)
 
 
-def parse_table(text: str, name: str, known: Known = NOTHING) -> Table:
+def parse_table(text: str, name: str, known: Known = NOTHING, *, rates: bool = False) -> Table:
     """As `read_table`, from text; `name` stands in the messages."""
     mistakes = Mistakes(name)
     table = read_table_text(text, name, mistakes)
-    reading = _Reading(table, known, mistakes)
+    reading = _Reading(table, known, mistakes, rates)
     points = reading.points()
     mistakes.tell()
     cells = tuple(cell for point in points if (cell := reading.cell(point)) is not None)
@@ -74,10 +83,10 @@ def parse_table(text: str, name: str, known: Known = NOTHING) -> Table:
 class _Reading:
     """One pass over a table."""
 
-    def __init__(self, table: TextTable, known: Known, mistakes: Mistakes) -> None:
-        self.table, self.known, self.mistakes = table, known, mistakes
-        head = read_header(table, mistakes)
-        self.columns, self.timings, self.unused = head.columns, head.timings, head.unused
+    def __init__(self, table: TextTable, known: Known, mistakes: Mistakes, rates: bool) -> None:
+        self.table, self.known, self.mistakes, self.rates = table, known, mistakes, rates
+        self.head = read_header(table, mistakes)
+        self.columns = self.head.columns
         self.passed_over: dict[str, int] = {}  # metric -> rows
         self.other: dict[str, int] = {}  # label -> rows of deployments that are not meant
         self.medians = 0
@@ -110,16 +119,22 @@ class _Reading:
         if "metric" in self.columns:
             return self._tidy_time(line)
         found = {}
-        for name, one in self.timings.items():
+        for name, one in self.head.timings.items():
             value = self._number(line, name, least=0.0, seconds=one.unit_s)
             if value is not None and one.unit_s is not None:
                 found[one.quantity, one.stat] = value
+        for name in self.head.rates if found or self.rates else ():
+            if (value := self._number(line, name, least=0.0)) is not None:
+                found[_RATE] = value
         if not found:
             self._pass_over("rows without TTFT and ITL")
         return found
 
     def _tidy_time(self, line: Line) -> dict[tuple[str, str], float]:
         metric = line.fields[self.columns["metric"]]
+        if self.rates and is_rate(metric):
+            value = self._number(line, self.columns["value"], least=0.0)
+            return {} if value is None else {_RATE: value}
         one = timing(metric)
         if one is None:
             guess = None if said(metric) == "" else near(metric, ["ttft", "ttft_mean", "itl_mean", "tpot_mean"], 0.85)
@@ -161,6 +176,7 @@ class _Reading:
         told = self._source(line, words)
         load = self._load(line, str(told.get("kind", "")))
         requests = self._count(line, "requests", optional=True)
+        requests = MAX_LOAD if requests is None and load == ("concurrency", MAX_LOAD) else requests
         ratio = self._ratio(line, float(told.get("length_range_ratio", 1.0)))
         if load is None or ratio is None or None in lengths:
             return None
@@ -177,6 +193,8 @@ class _Reading:
 
     def _load(self, line: Line, kind: str) -> tuple[LoadKind, float] | None:
         rate = self._number(line, self.columns["rate"], least=0.0) if "rate" in self.columns else None
+        if self.rates and any(plain(self._text(line, name)) in _AT_ONCE for name in LOADS):
+            return "concurrency", MAX_LOAD
         named: list[tuple[LoadKind, str]] = [("concurrency", "concurrency"), ("batch", "batch")]
         named.append(("batch" if kind == "batch" else "concurrency", "concurrency_or_batch"))
         given = [(what, column) for what, column in named if self._text(line, column)]
@@ -250,7 +268,7 @@ class _Reading:
         words, prompt, output, kind, load, requests, ratio = point.key
         assert isinstance(words, Words)
         ttft, itl = self._middle(point, ("ttft",)), self._middle(point, ("tpot", "itl"))
-        if math.isnan(ttft) and math.isnan(itl):
+        if math.isnan(ttft) and math.isnan(itl) and _RATE not in point.values:
             self._pass_over("cells with percentiles alone")
             return None
         where = deployment(words, self.known)
@@ -259,6 +277,8 @@ class _Reading:
             for (quantity, stat), value in point.values.items()
             if stat != "mean"
         }
+        if _RATE in point.values:
+            evidence["output_tokens_per_s"] = point.values[_RATE]
         return Cell(
             prompt_tokens=prompt,  # type: ignore[arg-type]
             output_tokens=output,  # type: ignore[arg-type]
@@ -293,8 +313,8 @@ class _Reading:
             yield f"rows that a fit does not use: {_listed(self.passed_over)}"
         if self.medians:
             yield f"medians taken where there is no mean: {self.medians}"
-        if self.unused:
-            yield f"columns that a fit does not use: {', '.join(self.unused)}"
+        if self.head.unused:
+            yield f"columns that a fit does not use: {', '.join(self.head.unused)}"
 
     def why_empty(self) -> str:
         """What to do about a file without a cell."""

@@ -28,7 +28,7 @@ URL = "http://127.0.0.1:9/v1"
 
 def _parsed(*words: str) -> tuple[click.Context, str, dict[str, Any]]:
     """The context and the parameters of `loadgen run WORDS`, spec and flags put together."""
-    context = run_command.make_context("run", list(words))
+    context = run_command.make_context("run", list(words), parent=click.Context(cli, **cli.context_settings))
     given = {key: value for key, value in context.params.items() if key not in ("url", "dump_spec")}
     url, merged = with_spec(context, context.params["url"], given)
     return context, url, merged

@@ -211,3 +211,14 @@ def test_an_unknown_gpu_or_model_is_a_mistake_once_and_no_concern_where_another_
 def test_columns_that_say_nothing_here_are_named() -> None:
     found = read("isl,osl,concurrency,ttft_ms,power_w\n1000,200,8,250,700\n")
     assert any("power_w" in note for note in found.notes)
+
+
+def test_throughput_alone_is_no_cell_for_a_fit_but_one_to_hold_a_prediction_against() -> None:
+    rows = "x,H200,1,llama-3.1-8b,fp8,v,128,2048,max-load,output_throughput,26221,tok/s\n"
+    (cell,) = parse_table(FULL + rows, "t.csv", rates=True).cells
+    assert cell.evidence == {"output_tokens_per_s": 26221}
+    assert (cell.load_kind, cell.load, cell.protocol.requests) == ("concurrency", 3000, 3000)
+    assert math.isnan(cell.ttft_s)
+    both = "isl,osl,concurrency,ttft_ms,output_tokens_per_s\n1000,200,8,250,640\n"
+    assert read(both).cells[0].evidence == {"output_tokens_per_s": 640}
+    assert "a fit needs TTFT or ITL" in complaint(FULL + rows)

@@ -1,0 +1,173 @@
+"""A fit carried to another GPU: predicted cells with their intervals, beside what was measured there.
+
+Knows: which cells are predicted, what they are held against, and how good "nothing changes" and "it scales with the
+bandwidth" would have been. Must not know: how a law is carried over (`whatif`), files, how a table is drawn.
+Why: a prediction of an engine that nobody measured is worth what it adds over the two guesses that anybody can make.
+
+    ratio = value there / value here, predicted and measured; error = |predicted ratio / measured ratio - 1|
+    no change: predicted ratio 1.   bandwidth: (bandwidth there / bandwidth here)^-1 for times, ^+1 for rates; all GPUs.
+
+"Here" is the same cell as it was measured on a GPU that was fitted, where there is one (of the fit, or beside the
+measurement from there), else the fit's own value of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.roofline.cells import Cell
+from loadgen.roofline.fitted import Fit
+from loadgen.roofline.passes import Deployment
+from loadgen.roofline.serving import EngineConfig
+from loadgen.roofline.whatif import Outcome, Situation, moved, outcome
+
+METRICS = ("ttft", "itl", "output_tokens_per_s")
+GUESSES = ("model", "no_change", "bandwidth")
+ABSOLUTE = "absolute"  # |predicted / measured - 1|, which the fit's own error is part of
+DRAWS = 20  # plausible engines that an interval is computed from
+LOW, HIGH = 0.05, 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """One metric of one cell there. SI units; nan where not known. `here*`: of the same cell on the fitted GPU."""
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    measured: float
+    here: float  # as the fit has it
+    here_measured: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedCell:
+    """A cell on the other GPU. `cell` holds what was measured there, if anything was."""
+
+    cell: Cell
+    values: Mapping[str, Predicted]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A fit on another deployment. `errors[guess][metric]`: median errors over `n[metric]` measured cells."""
+
+    where: Deployment
+    of: Deployment
+    cells: tuple[PredictedCell, ...]
+    errors: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    n: Mapping[str, int] = field(default_factory=dict)
+    refused: str = ""  # why nothing can be predicted there
+
+
+def predict_on(fit: Fit, where: Deployment, measured: Sequence[Cell] = ()) -> Prediction:
+    """The fit on `where`: at the cells measured there (any of `measured` that are), else at the fit's own cells.
+
+    Raises:
+        UsageError: the fit is one of black-box constants.
+    """
+    label, of = _source(fit, where)
+    there = [cell for cell in measured if cell.deployment == where]
+    own = {_key(one.cell): one.cell for one in fit.cells if one.cell.label == label}
+    wanted = there or [
+        replace(cell, deployment=where, ttft_s=math.nan, itl_s=math.nan, evidence={}) for cell in own.values()
+    ]
+    engines = (fit.engine[label], *_spread(fit.draws.get(label, ())))
+    known = {_key(one.cell): one.cell for one in fit.cells}
+    known |= {_key(cell): cell for cell in measured if cell.deployment is not None and cell.deployment.gpu == of.gpu}
+    try:
+        cells = tuple(_predicted(cell, where, of, engines, known.get(_key(cell, where))) for cell in wanted)
+    except UsageError as cannot:
+        return Prediction(where, of, (), refused=cannot.what)
+    errors, n = _errors(cells, where, of)
+    return Prediction(where, of, cells, errors, n)
+
+
+def _source(fit: Fit, where: Deployment) -> tuple[str, Deployment]:
+    """The label of the fit's deployment that is most like `where`, and that deployment."""
+    known = {one.cell.label: one.cell.deployment for one in fit.cells if one.cell.label in fit.engine}
+    rows = [(label, one) for label, one in known.items() if one is not None]
+    if not rows or fit.refused:
+        raise UsageError("black-box constants hold for the GPU that was measured alone", do="name --gpu and --shape")
+    return max(rows, key=lambda row: (row[1].shape == where.shape, row[1].gpus == where.gpus))
+
+
+def _spread(draws: Sequence[EngineConfig]) -> tuple[EngineConfig, ...]:
+    """At most DRAWS of the plausible engines, evenly chosen."""
+    if len(draws) <= DRAWS:
+        return tuple(draws)
+    return tuple(draws[round(i * (len(draws) - 1) / (DRAWS - 1))] for i in range(DRAWS))
+
+
+def _key(cell: Cell, where: Deployment | None = None) -> tuple[object, ...]:
+    """What makes two cells the same but for the GPU."""
+    of = where or cell.deployment
+    names = () if of is None else (of.shape, of.dtypes, of.gpus)
+    return (cell.prompt_tokens, cell.output_tokens, cell.load_kind, cell.load, *names)
+
+
+def _predicted(
+    cell: Cell, where: Deployment, of: Deployment, engines: Sequence[EngineConfig], same: Cell | None
+) -> PredictedCell:
+    """The cell there by the best engine, its interval by the plausible ones, and the same cell here."""
+    best = outcome(moved(Situation(cell, engines[0], of), where))
+    base = _here(cell, replace(where, gpu=of.gpu), of, engines[0])
+    others = [outcome(moved(Situation(cell, engine, of), where)) for engine in engines[1:]]
+    values = {}
+    for metric in METRICS:
+        value = getattr(best, metric)
+        spread = [found for other in others if math.isfinite(found := getattr(other, metric))] or [math.nan]
+        low, high = np.quantile([*spread, value], (LOW, HIGH)) if others else (math.nan, math.nan)
+        measured = _measured(cell, metric)
+        before = math.nan if same is None else _measured(same, metric)
+        values[metric] = Predicted(
+            metric, value, float(low), float(high), measured, float(getattr(base, metric)), before
+        )
+    return PredictedCell(cell, values)
+
+
+def _here(cell: Cell, where: Deployment, of: Deployment, engine: EngineConfig) -> Outcome:
+    """The cell on the fitted GPU, everything else as there; nan where it does not fit into its memory."""
+    now = Situation(cell, engine, of)
+    try:
+        return outcome(now if where == of else moved(now, where))
+    except UsageError:
+        return Outcome(math.nan, math.nan, math.nan, math.nan)
+
+
+def _measured(cell: Cell, metric: str) -> float:
+    if metric == "output_tokens_per_s":
+        return cell.evidence.get(metric, math.nan)
+    return cell.ttft_s if metric == "ttft" else cell.itl_s
+
+
+def _errors(
+    cells: Sequence[PredictedCell], where: Deployment, of: Deployment
+) -> tuple[dict[str, dict[str, float]], dict[str, int]]:
+    """Median ratio errors of the model and of the two guesses, for each metric that was measured there."""
+    found: dict[str, dict[str, list[float]]] = {guess: {} for guess in (*GUESSES, ABSOLUTE)}
+    for one in cells:
+        for value in one.values.values():
+            for guess, error in _ratio_errors(value, where, of):
+                found[guess].setdefault(value.metric, []).append(error)
+    medians = {guess: {metric: float(np.median(x)) for metric, x in errors.items()} for guess, errors in found.items()}
+    return medians, {metric: len(errors) for metric, errors in found[ABSOLUTE].items()}
+
+
+def _ratio_errors(value: Predicted, where: Deployment, of: Deployment) -> Iterator[tuple[str, float]]:
+    if not value.measured > 0 or not value.value > 0:
+        return
+    yield ABSOLUTE, abs(value.value / value.measured - 1.0)
+    if not value.here > 0:
+        return
+    real = value.measured / (value.here_measured if value.here_measured > 0 else value.here)
+    bandwidth = where.gpu.bandwidth_bytes_per_s / of.gpu.bandwidth_bytes_per_s
+    scaled = bandwidth if value.metric == "output_tokens_per_s" else 1.0 / bandwidth
+    for guess, ratio in zip(GUESSES, (value.value / value.here, 1.0, scaled), strict=True):
+        yield guess, abs(ratio / real - 1.0)
