@@ -5,12 +5,15 @@ Why: decoding runs on the core that also receives. Checked while it is parsed, a
 that the general reader needs, and an answer of a few hundred tokens does not stop the client for milliseconds.
 
 The types are strict: an unknown field, a second choice, a finish_reason, logprobs, text elsewhere do not fit.
+
+Within one stream such events differ in their text alone. `Shape` keeps the bytes around the text of the last one: where
+the next has the same bytes around a text that needs no unescaping, JSON cannot mean anything else, and is not parsed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -117,3 +120,37 @@ def _text(data: bytes) -> Plain | None:
 
 
 PLAIN: dict[str, Callable[[bytes], Plain | None]] = {"chat": _chat, "completions": _text}
+
+
+class Shape(NamedTuple):
+    """The bytes around the text of a plain event, from its `data:` to the empty line that ends it."""
+
+    head: bytes
+    tail: bytes
+    visible: bool
+
+    def text(self, data: bytes) -> str | None:
+        """The text of one whole event of this shape; None where the bytes are anything else."""
+        if not (data.startswith(self.head) and data.endswith(self.tail)):
+            return None
+        inside = data[len(self.head) : -len(self.tail)]
+        if b'"' in inside or b"\\" in inside:
+            return None
+        try:
+            text = inside.decode()
+        except UnicodeDecodeError:
+            return None
+        # Control characters are no JSON, and whatever else does not print is rare enough for the slow way.
+        return text if text and text.isprintable() else None
+
+
+def shape(data: bytes, plain: Plain) -> Shape | None:
+    """The shape of the plain event that `data` is, if its text stands there unescaped, once, and no usage beside it."""
+    visible, text, usage = plain
+    quoted = b'"' + text.encode() + b'"'
+    if usage is not None or b"\\" in data or data.count(quoted) != 1 or not data.startswith(b"data: {"):
+        return None
+    if data.count(b"\n") != 2 or not data.endswith(b"}\n\n") or b"\r" in data:
+        return None
+    at = data.index(quoted)
+    return Shape(data[: at + 1], data[at + len(quoted) - 1 :], visible)

@@ -42,6 +42,11 @@ class Decoder:
         self._broken: str | None = None
         self.saw_field = False
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is unfinished: what comes next begins an event of its own."""
+        return not (self._rest or self._data or self._name or self._skip_lf) and self._head is None
+
     def feed(self, data: bytes) -> list[Event]:
         """Events completed by `data`. Raises WireError after a line or an event that exceeds MAX_LINE."""
         if self._broken is not None:
@@ -55,9 +60,7 @@ class Decoder:
         if not data:
             return []
         if (
-            not self._rest
-            and not self._data
-            and not self._name
+            self.idle
             and data.startswith(b"data: ")
             and data.endswith(b"\n\n")
             and b"\r" not in data

@@ -9,7 +9,7 @@ comments are none. An event whose text is empty is kept as *blank*: only a count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from loadgen.errors import WireError
 from loadgen.model import Capture
 from loadgen.wire.body import payload
 from loadgen.wire.dialects import Choice, read
-from loadgen.wire.plain import PLAIN, Plain
+from loadgen.wire.plain import PLAIN, Plain, Shape, shape
 from loadgen.wire.reasons import error_of
 from loadgen.wire.sse import MAX_LINE, Decoder, Event
 from loadgen.wire.text import mended, one_line, parse
@@ -91,14 +91,8 @@ def read_stream(capture: Capture, breathe: Callable[[], object] | None = None) -
     `breathe` is called every few dozen pieces.
     """
     stream = Stream()
-    read_plain = PLAIN[capture.dialect]
     try:
-        for event, stamp, blind, piece in _events(capture, stream, breathe):
-            plain = None if event.name else read_plain(event.data)
-            if plain is None:
-                _take(stream, event, stamp, blind, piece)
-            else:  # nearly every event of nearly every stream
-                _take_plain(stream, plain, stamp, blind, piece)
+        _read_body(capture, stream, breathe)
     except WireError as bad:
         stream.broken = bad.what
     if not stream.is_sse and stream.raw:
@@ -106,15 +100,15 @@ def read_stream(capture: Capture, breathe: Callable[[], object] | None = None) -
     return stream
 
 
-def _events(
-    capture: Capture, stream: Stream, breathe: Callable[[], object] | None
-) -> Iterator[tuple[Event, int, int, int]]:
-    """Events with the stamp, the blind time and the number of the receive that completed them.
+def _read_body(capture: Capture, stream: Stream, breathe: Callable[[], object] | None) -> None:
+    """Every event with the stamp, the blind time and the number of the receive that completed it.
 
     A body that begins as HTML or JSON does is no stream: its bytes are gathered in `stream.raw`.
     """
     encoding = next((value for name, value in capture.headers if name == "content-encoding"), "")
     decoder = Decoder()
+    read_plain = PLAIN[capture.dialect]
+    known: Shape | None = None
     kept: list[bytes] = []
     size = 0
     begun = document = False
@@ -123,20 +117,29 @@ def _events(
         for piece, (stamp, data, blind) in enumerate(payload(capture.body, capture.framing, encoding)):
             if breathe is not None and piece % _BREATH == _BREATH - 1:
                 breathe()
+            # Nearly every piece of nearly every stream is one event that differs from the last by its text alone.
+            if known is not None and decoder.idle and (text := known.text(data)) is not None:
+                _take_plain(stream, (known.visible, text, None), stamp, blind, piece)
+                continue
             if not begun:
                 start = data.lstrip(_BEFORE)
                 begun, document = bool(start), start.startswith(_DOCUMENT)
             if not decoder.saw_field and size < MAX_LINE:
                 kept.append(data)
                 size += len(data)
-            if not document:
-                for event in decoder.feed(data):
-                    yield event, stamp, blind, piece
-        if not document:
-            for event in decoder.flush():
-                # A body that was cut off may end inside an event; that is no event of the server that cannot be parsed.
-                if capture.complete or event.data.endswith((b"}", b"]")):
-                    yield event, stamp, blind, piece
+            if document:
+                continue
+            for event in decoder.feed(data):
+                plain = None if event.name else read_plain(event.data)
+                if plain is None:
+                    _take(stream, event, stamp, blind, piece)
+                else:
+                    _take_plain(stream, plain, stamp, blind, piece)
+                    known = shape(data, plain)
+        for event in [] if document else decoder.flush():
+            # A body that was cut off may end inside an event; that is no event of the server that cannot be parsed.
+            if capture.complete or event.data.endswith((b"}", b"]")):
+                _take(stream, event, stamp, blind, piece)
     finally:
         stream.is_sse = decoder.saw_field
         stream.raw = b"" if stream.is_sse else b"".join(kept)
