@@ -18,6 +18,7 @@ _MAX_BODY = 1 << 30  # bytes after decompression: beyond this it is an attack or
 _INFLATED = 1 << 20  # bytes that one step of decompression may produce: a small piece can hold a bomb
 _IDENTITY = ("", "identity")
 _HEX = b"0123456789abcdefABCDEF"
+_SIZES = {b"%x" % size: size for size in range(1, 4096)}  # the size lines of nearly all chunks that carry an event
 
 
 def payload(pieces: Iterable[Piece], framing: Framing, encoding: str = "") -> Iterator[Piece]:
@@ -55,13 +56,11 @@ class Dechunker:
 
     def feed(self, data: bytes) -> bytes:
         """The payload in `data`, up to where the framing breaks."""
-        if self._state == "size" and not self._line and self.broken is None:  # the usual case: one whole chunk
-            start = data.find(b"\r\n") + 2
-            digits = data[: start - 2]
-            if 2 < start < 10 and data.endswith(b"\r\n") and not digits.strip(_HEX):
-                left = int(digits, 16)
-                if left and len(data) == start + left + 2:
-                    return data[start:-2]
+        if self._state == "size" and not self._line:  # the usual case: one whole chunk
+            start = data.find(b"\r\n", 0, 8)
+            left = _SIZES.get(data[:start], 0)
+            if left and len(data) == start + left + 4 and data.endswith(b"\r\n") and self.broken is None:
+                return data[start + 2 : -2]
         out: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.ended and self.broken is None:
