@@ -83,7 +83,7 @@ class Capture:
     """
 
     planned: PlannedRequest
-    dialect: str  # "chat" or "completions"
+    dialect: str  # "chat", "completions" or "responses"
     stamp_source: StampSource = "kernel"
     ready_ns: int | None = None  # the later of `scheduled` and the moment that a slot was free
     scheduled_ns: int | None = None  # from the run's start

@@ -108,7 +108,7 @@ _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--dialect",),
         {
-            "type": click.Choice(["chat", "completions"]),
+            "type": click.Choice(["chat", "completions", "responses"]),
             "help": "API to speak.  [default: chat, completions where there is no chat]",
         },
     ),

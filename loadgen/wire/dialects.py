@@ -8,21 +8,23 @@ other, so the reader looks in every place whichever was called.
 Sources of the field names: the OpenAI API reference; vLLM, SGLang, llama.cpp and TGI servers' own streams; Azure OpenAI
 (content filters, choices without delta), DeepSeek (`reasoning_content`, `prompt_cache_hit_tokens`), OpenRouter
 (`reasoning`, `reasoning_details`, errors beside choices), Groq (`x_groq`), Mistral (content as a list of parts),
-Cerebras (`time_info`), Cohere and Anthropic behind gateways (`input_tokens`, `thinking`).
+Cerebras (`time_info`), Cohere and Anthropic behind gateways (`input_tokens`, `thinking`). The Responses API has typed
+events instead of choices; `responses` reads them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from loadgen.model import Features, Message, PlannedRequest
+from loadgen.wire import responses
 from loadgen.wire.reasons import error_of
+from loadgen.wire.responses import Part
 
 Json = dict[str, Any]
 _MAX_COUNT = 100_000_000  # tokens: no request has more, so a larger number states nothing
-Part = Literal["visible", "reasoning", "tools"]
 
 # Where a choice keeps what it generated: a chat chunk, a whole chat answer, or (text completions) itself.
 _SOURCES = ("delta", "message", "")
@@ -97,17 +99,19 @@ class Dialect:
 
     path: str
     prompt: Callable[[Iterable[Message]], Json]
+    limit: str | None = None  # the field of the output limit, where it is always the same
+    states_usage: bool = False  # the last event brings it, nothing has to be asked for
 
     def body(self, planned: PlannedRequest, model: str, features: Features, history: tuple[Message, ...] = ()) -> Json:
         """The request: only what `features` says that the endpoint takes, and what the user asked for."""
         body: Json = {"model": model, **self.prompt((*history, *planned.messages)), "stream": True}
-        body[features.max_tokens_field] = planned.output_tokens
+        body[self.limit or features.max_tokens_field] = planned.output_tokens
         options = {}
         if features.include_usage:
             options["include_usage"] = True
         if features.continuous_usage:
             options["continuous_usage_stats"] = True
-        if options:
+        if options and not self.states_usage:
             body["stream_options"] = options
         if features.ignore_eos:
             body["ignore_eos"] = True
@@ -130,6 +134,14 @@ def read(event: Any) -> Reading:
     for key in _SERVER_AT:
         if key in event:
             reading.server.update(_server(event[key]))
+    if responses.is_event(event):
+        said = responses.read(event)
+        if said.usage is not None:
+            reading.usage.update(usage_of(said.usage))
+        reading.error = reading.error or (None if said.error is None else error_of({"error": said.error}))
+        if said.texts or said.blank or said.finish:
+            reading.choices.append(Choice(0, list(said.texts), said.blank, False, said.count, said.finish))
+        return reading
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
@@ -277,7 +289,12 @@ def _text_prompt(messages: Iterable[Message]) -> Json:
     return {"prompt": "\n\n".join(message.content for message in messages)}
 
 
+def _input_prompt(messages: Iterable[Message]) -> Json:
+    return {"input": [{"role": message.role, "content": message.content} for message in messages]}
+
+
 DIALECTS: dict[str, Dialect] = {
     "chat": Dialect("/chat/completions", _chat_prompt),
     "completions": Dialect("/completions", _text_prompt),
+    "responses": Dialect("/responses", _input_prompt, limit="max_output_tokens", states_usage=True),
 }

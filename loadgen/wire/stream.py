@@ -107,7 +107,7 @@ def _read_body(capture: Capture, stream: Stream, breathe: Callable[[], object] |
     """
     encoding = next((value for name, value in capture.headers if name == "content-encoding"), "")
     decoder = Decoder()
-    read_plain = PLAIN[capture.dialect]
+    read_plain = PLAIN.get(capture.dialect)
     known: Shape | None = None
     kept: list[bytes] = []
     size = 0
@@ -130,7 +130,7 @@ def _read_body(capture: Capture, stream: Stream, breathe: Callable[[], object] |
             if document:
                 continue
             for event in decoder.feed(data):
-                plain = None if event.name else read_plain(event.data)
+                plain = None if event.name or read_plain is None else read_plain(event.data)
                 if plain is None:
                     _take(stream, event, stamp, blind, piece)
                 else:

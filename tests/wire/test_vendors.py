@@ -278,4 +278,5 @@ def test_a_text_completion_is_one_prompt() -> None:
     assert {name: dialect.path for name, dialect in DIALECTS.items()} == {
         "chat": "/chat/completions",
         "completions": "/completions",
+        "responses": "/responses",
     }
