@@ -204,6 +204,11 @@ _TABLE = (
         "Interval by Clopper and Pearson.", stats=("rate",), per_stage=f.error_rate,
     ),
     Metric(
+        "guard_right", "1", "higher", "stage", "checkable questions answered right / answered, asked beside the load",
+        "Needs `--guard`. Interval by Clopper and Pearson. Small models miss some of them: compare with an earlier run.",
+        stats=("rate",), per_stage=f.guard_right, optional=True,
+    ),
+    Metric(
         "slo_attainment", "1", "higher", "stage", "requests that met every request-level limit / requests offered",
         "Failed, cancelled and never-sent requests are misses. Needs a request-level SLO: `ttft < 1s and tpot < 50ms`.",
         stats=("rate",), per_stage=f.attainment, optional=True,

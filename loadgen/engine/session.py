@@ -18,6 +18,7 @@ from typing import Protocol
 from loadgen.analysis.server import Scrape
 from loadgen.engine import provenance
 from loadgen.engine.clock import MonotonicClock
+from loadgen.engine.guard import Guard
 from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity, public_url, scrubbed
 from loadgen.engine.probe import Probe, Probed
@@ -61,6 +62,7 @@ class Settings:
     count_tokens: Callable[[str], int] | None = None  # a tokenizer at hand; picklable
     workers: int = 1
     metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
+    guard: bool = False  # ask checkable questions beside the load
     budget_ns: int | None = None  # of an experiment (`plan.profile`): what it or the server's context forbids is cut
 
 
@@ -102,6 +104,7 @@ class Session:
     _crew: Crew | None = None
     _observer: Observer | None = None
     _telemetry: Telemetry | None = None
+    _guard: Guard | None = None
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
     _took: list[tuple[StageSpec, float]] = field(default_factory=list)  # stages that are done, their seconds
@@ -133,6 +136,7 @@ class Session:
                     if line:
                         self.say(line)
             self._runner = runner
+            self._guard = Guard(runner) if settings.guard else None
             if self.interrupted:
                 return
             self._crew = self._hire(runner, probed.target)
@@ -252,6 +256,8 @@ class Session:
         if self._observer is not None:
             self._observer.stage(info)
         await self._mark()
+        if self._guard is not None:
+            self._guard.begin()
         plan = partial(_part_of_plan, spec, self.settings, dict(self._warm_up.sizers))
         stagger_ns = self._stagger_ns(spec)
         try:
@@ -274,6 +280,10 @@ class Session:
                 self._took.append((spec, (info.end_ns - info.start_ns) / 1e9))
         finally:
             self.info.clock = clock_facts(self.clock, self.selector)
+            if self._guard is not None:
+                info.health |= await self._guard.end()
+                secrets = Secrets.of(self.settings.url, self.settings.headers)
+                self.info.endpoint["guard"] = provenance.scrub(self._guard.record(), secrets.scrub)
             self.sink.update(self.info)
 
     def _is_cut(self, spec: StageSpec, context_limit: int | None, elapsed_ns: int) -> bool:
