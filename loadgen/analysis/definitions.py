@@ -205,7 +205,7 @@ _TABLE = (
     ),
     Metric(
         "guard_right", "1", "higher", "stage", "checkable questions answered right / answered, asked beside the load",
-        "Needs `--guard`. Interval by Clopper and Pearson. Small models miss some of them: compare with an earlier run.",
+        "Needs `--guard`. Interval by Clopper and Pearson. Small models miss some: compare with an earlier run.",
         stats=("rate",), per_stage=f.guard_right, optional=True,
     ),
     Metric(

@@ -235,6 +235,10 @@ def error_rate(m: Measured, stat: str, tail: float) -> Estimate:
     return stats.proportion(int(m.columns.missed.sum()), len(m.columns), tail)
 
 
+def guard_right(m: Measured, stat: str, tail: float) -> Estimate:
+    return stats.proportion(int(m.info.health.get("guard_right", 0)), int(m.info.health.get("guard_asked", 0)), tail)
+
+
 def attainment(m: Measured, stat: str, tail: float) -> Estimate:
     if m.meets is None:
         return NOTHING

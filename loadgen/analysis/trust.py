@@ -1,7 +1,7 @@
 """Is the measurement to be trusted? The findings, their severity, and the verdict that is printed first.
 
 Knows: which checks there are, and how their findings are told. Must not know: how a check works (`trust_client`,
-`trust_load`, `trust_data`, `trust_server`), how severe a finding is (`severity`), layout, exit codes.
+`trust_load`, `trust_data`, `trust_guard`, `trust_server`), how severe a finding is (`severity`), layout, exit codes.
 Why: a figure that the client, the load or the stream made is worse than none, so every run is judged before it is read.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from loadgen.analysis import trust_client, trust_data, trust_load, trust_server
+from loadgen.analysis import trust_client, trust_data, trust_guard, trust_load, trust_server
 from loadgen.analysis.measured import Measured
 from loadgen.analysis.server_stage import ServerStage
 from loadgen.analysis.severity import ORDER, worst
@@ -20,7 +20,7 @@ from loadgen.model import Finding, RunInfo
 Verdict = Literal["valid", "questionable", "invalid"]
 Check = Callable[[RunInfo, Measured], Iterator[Finding]]
 
-CHECKS: tuple[Check, ...] = (*trust_client.CHECKS, *trust_load.CHECKS, *trust_data.CHECKS)
+CHECKS: tuple[Check, ...] = (*trust_client.CHECKS, *trust_load.CHECKS, *trust_data.CHECKS, *trust_guard.CHECKS)
 
 
 def judge(info: RunInfo, stages: Sequence[Measured], server: Sequence[ServerStage] = ()) -> list[Finding]:

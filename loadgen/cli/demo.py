@@ -48,6 +48,7 @@ _FLAGS: dict[str, Any] = {
     "insecure": False,
     "ca": None,
     "keep_text": False,
+    "guard": False,
     "tokenizer": None,
     "metrics": ("auto",),
 }

@@ -88,6 +88,7 @@ def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
         "warmup": settings.warmup,
         "burst_start": settings.burst_start,
         "keep_text": settings.keep_text,
+        "guard": settings.guard,
         "temperature": settings.features.temperature,
         "extra_body": settings.features.extra_body,
         "timeouts_ns": {

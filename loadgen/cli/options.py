@@ -129,6 +129,10 @@ _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--trust-env",), {"is_flag": True, "help": "Use the proxies that the environment names."}),
     (("--insecure",), {"is_flag": True, "help": "Do not verify TLS certificates."}),
     (("--ca",), {"metavar": "FILE", "help": "Verify TLS against this CA file."}),
+    (
+        ("--guard",),
+        {"is_flag": True, "help": "Ask checkable questions beside the load: are fast answers still right?"},
+    ),
     (("--keep-text",), {"is_flag": True, "help": "Store response texts in the run."}),
     (
         ("--metrics",),
@@ -198,6 +202,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         warmup=given["warmup"],
         burst_start=given["burst_start"],
         keep_text=given["keep_text"],
+        guard=given["guard"],
         count_tokens=None if given["tokenizer"] is None else read_tokenizer(given["tokenizer"]),
         workers=_workers(given),
         metrics=_metrics(url, given["metrics"]),

@@ -14,7 +14,16 @@ from loadgen.cli.values import SEEDS, Number
 
 # Flags that are fields of EngineConfig, and of SimulatorConfig, under the same names.
 _KNOBS = ("token_budget", "max_sequences", "kv_tokens", "prefix_cache", "draft_tokens", "acceptance")
-_BEHAVIOUR = ("max_model_len", "seed", "time_scale", "stream_interval", "max_queue", "overload", "eos_rate")
+_BEHAVIOUR = (
+    "max_model_len",
+    "seed",
+    "time_scale",
+    "stream_interval",
+    "max_queue",
+    "overload",
+    "eos_rate",
+    "wrong_answers",
+)
 
 
 @click.command("simulate")
@@ -45,6 +54,7 @@ _BEHAVIOUR = ("max_model_len", "seed", "time_scale", "stream_interval", "max_que
     type=Number(0, 1, max_open=True),
     help="Chance per token to end early where ignore_eos is not set.",
 )
+@click.option("--wrong-answers", is_flag=True, help="Answer the questions of `run --guard` wrongly.")
 @click.option("--seed", default=0, show_default=True, type=SEEDS, help="Fixes texts, faults and early ends.")
 def command(port: int, list_faults: bool, **flags: Any) -> int:
     """Serve a simulated engine on 127.0.0.1; its URL is the first line of the output. Stop it with Ctrl-C or SIGTERM.

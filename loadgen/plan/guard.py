@@ -16,7 +16,7 @@ from typing import Literal
 
 Kind = Literal["arithmetic", "copying", "json", "counting"]
 MAX_TOKENS = 256  # a reasoning model thinks first
-_WORDS = ("amber", "river", "stone", "maple", "cloud", "violet", "ember", "harbor", "meadow", "copper", "winter", "salt")
+_WORDS = ("amber", "river", "stone", "maple", "cloud", "violet", "ember", "harbor", "meadow", "copper", "winter")
 _CITIES = ("Oslo", "Lima", "Cairo", "Quito", "Hanoi", "Perth", "Turin", "Accra")
 _THOUGHT = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 _NUMBER = re.compile(r"-?\d+(?:[,\u202f\u00a0]\d{3})*")

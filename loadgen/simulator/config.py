@@ -37,6 +37,8 @@ class SimulatorConfig:
     overload: Overload = "503"
     eos_rate: float = 0.0  # probability per token that an answer ends by itself, where ignore_eos is not set
 
+    wrong_answers: bool = False  # checkable questions (`plan.guard`) get prose, as from a broken model
+
     def __post_init__(self) -> None:
         if not self.time_scale > 0:
             raise UsageError("must be above 0", where="--time-scale")

@@ -22,6 +22,7 @@ from aiohttp import web
 
 from loadgen import __version__
 from loadgen.errors import EndpointError
+from loadgen.plan.guard import solve
 from loadgen.roofline.serving import Engine, ServingRequest
 from loadgen.simulator.config import SimulatorConfig
 from loadgen.simulator.faults import REFUSALS, Fault
@@ -44,7 +45,7 @@ from loadgen.simulator.protocol import (
 )
 from loadgen.simulator.stepper import Stepper
 from loadgen.simulator.stream import BROKEN, Answer, EscapedBook, Stream
-from loadgen.simulator.tokens import Prefixes, token_ids, write_book
+from loadgen.simulator.tokens import Prefixes, asked_last, pages, token_ids, write_book
 
 _BUSY = "The engine is busy and cannot accept new requests. Please try again later."
 _REFUSALS: dict[str, Refused] = {
@@ -151,7 +152,7 @@ class Simulator:
             await stream.done
         finally:
             self._stepper.cancel(stream)
-        text = self._text.book.text(answer.start, answer.tokens)
+        text = (answer.own or self._text).book.text(answer.start, answer.tokens)
         reason, use = answer.finish_reason.decode(), stream.usage(answer.tokens)
         body = whole_answer(ask.dialect, answer_id, int(time.time()), self.config.model, text, reason, use)
         if answer.fault is None:
@@ -174,7 +175,7 @@ class Simulator:
         return web.Response(body=body, content_type="application/json")
 
     def _make(self, ask: Ask, answer: Answer, **wire: Any) -> Stream:
-        stream = Stream(self._numbers, ask, answer, self._text, **wire)
+        stream = Stream(self._numbers, ask, answer, answer.own or self._text, **wire)
         if self.config.engine.prefix_cache:
             stream.block_hashes = self._prefixes.hashes(ask.prompt, ask.starts)
         return stream
@@ -196,10 +197,15 @@ class Simulator:
 
     def _answer(self, ask: Ask, fault: Fault | None) -> Answer:
         """How long the answer will be, why it ends, and where in the book it starts (which depends on the prompt)."""
+        known = None if self.config.wrong_answers or ask.ignore_eos else solve(asked_last(ask.prompt))
+        if known is not None:
+            own = EscapedBook.of(pages(known))
+            tokens = min(len(own.pieces), ask.max_tokens)
+            return Answer(tokens, 0, b"stop" if tokens == len(own.pieces) else b"length", fault, own)
         tokens = ask.max_tokens
         if self.config.eos_rate > 0 and not ask.ignore_eos:
-            own = int(self._eos_rng.geometric(self.config.eos_rate))
-            tokens = min(tokens, max(own, ask.min_tokens))
+            natural = int(self._eos_rng.geometric(self.config.eos_rate))
+            tokens = min(tokens, max(natural, ask.min_tokens))
         if fault is not None and fault.kind == "short":
             tokens = max(fault.at(tokens), 1)
         start = (crc32(ask.prompt) ^ self.config.seed) % len(self._text.pieces)

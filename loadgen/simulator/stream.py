@@ -45,12 +45,16 @@ class EscapedBook:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What will be said to a request: `tokens` pieces of the book from piece `start`; why it ends; what goes wrong."""
+    """What will be said to a request: `tokens` pieces of the book from piece `start`; why it ends; what goes wrong.
+
+    `own`: a text made for this request, in place of the server's book.
+    """
 
     tokens: int
     start: int
     finish_reason: bytes
     fault: Fault | None
+    own: EscapedBook | None = None
 
 
 class Stream:

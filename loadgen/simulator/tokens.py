@@ -119,6 +119,20 @@ class Book:
         return "".join(self.pieces[(start + i) % size] for i in range(tokens))
 
 
+def pages(text: str) -> Book:
+    """A text of its own as a book: one piece for each of its tokens."""
+    data = encode(text)
+    edges = [*token_starts(data).tolist(), len(data)]
+    return Book(tuple(data[a:b].decode("utf-8", "replace") for a, b in pairwise(edges)))
+
+
+def asked_last(prompt: bytes) -> str:
+    """What the user said last in a prompt that `render_chat` made; the whole prompt where it is no chat."""
+    text = prompt.decode("utf-8", "replace")
+    _, header, turn = text.rpartition(f"{_HEADER}user{_END_HEADER}")
+    return turn.partition(_END_TURN)[0] if header else text
+
+
 def write_book(rng: np.random.Generator, sentences: int = 400) -> Book:
     """Sentences of 5 to 14 common words with commas and paragraphs, cut into their tokens."""
     pieces: list[str] = []
