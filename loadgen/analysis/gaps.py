@@ -102,19 +102,19 @@ class Blocks:
 
     def bounds(self, q: float, resampler: Resampler, tail: float) -> tuple[float, float]:
         """Block-bootstrap bounds of quantile `q`, in seconds; infinite where there are too few blocks."""
+        size = stats.block_size(self.sums, self.counts)
         if q not in self.draws:
-            self.draws |= self._drawn({q, *_USUAL} - self.draws.keys(), resampler)
+            self.draws |= self.drawn({q, *_USUAL} - self.draws.keys(), resampler, size)
         draws = self.draws[q]
         if len(draws) == 0:
             return -math.inf, math.inf
-        size = stats.block_size(self.sums, self.counts)
         wider = stats.widening(stats.join(self.sums, size), stats.join(self.counts, size), tail)
         middle, low, high = (stats.quantile(draws, at) for at in (0.5, tail, 1.0 - tail))
         return max(middle - (middle - low) * wider, 0.0), middle + (high - middle) * wider
 
-    def _drawn(self, qs: Collection[float], resampler: Resampler) -> dict[float, Floats]:
-        """The quantiles of each resample, several at once: the resampled histograms are the costly part."""
-        size = stats.block_size(self.sums, self.counts)
+    def drawn(self, qs: Collection[float], resampler: Resampler, size: int) -> dict[float, Floats]:
+        """Quantiles (seconds) of each resample of the blocks, joined by `size`; empty where there are too few blocks.
+        Several at once: the resampled histograms are the costly part."""
         used = np.flatnonzero(self.histogram.any(axis=0))
         joined = stats.join(self.histogram[:, used], size)
         if np.count_nonzero(joined.any(axis=1)) < stats.MIN_BLOCKS:

@@ -81,6 +81,7 @@ class Summary:
     slo: tuple[SloResult, ...]
     objectives: tuple[Slo, ...]
     server: ServerLog | None = field(default=None, repr=False, compare=False)  # its own metrics over time, for drawing
+    invalid: dict[int, tuple[str, ...]] = field(default_factory=dict)  # stage number -> findings that make it invalid
 
 
 def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server: ServerLog | None = None) -> Summary:
@@ -96,15 +97,17 @@ def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server
     client = Client(requests, facts)
     seen = {m.info.stage: ServerStage(server, client, m) for m in stages} if server is not None else {}
     findings = trust.judge(info, stages, list(seen.values()))
+    invalid = trust.invalid_codes(findings, stages)
     return Summary(
         info,
         trust.verdict(findings),
         trust.merged(findings),
         tuple(_stage(m, seen.get(m.info.stage)) for m in stages),
         tuple(row for m in stages for row in conventions(m)),
-        gate.evaluate(objectives, stages, trust.invalid_codes(findings, stages)),
+        gate.evaluate(objectives, stages, invalid),
         objectives,
         server,
+        invalid,
     )
 
 
