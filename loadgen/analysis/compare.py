@@ -42,6 +42,8 @@ COMPARED: tuple[tuple[str, str], ...] = (
 )
 _IF_ANY = ("goodput",)  # left out where neither side has it
 _LOST = 0.01  # share of requests by which a side may have lost more than the other and its latencies still be compared
+# Findings that say that requests failed: they take nothing from a comparison of how many did.
+_OF_FAILURES = ("all_failed", "errors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def _row(
         change, (low, high) = one.value, one.bounds(tail)
         none = 0.0 if share else 1.0
         verdict = "no difference shown" if low <= none <= high else direction(metric, change > none)
-        why = withheld(a, b, metric, verdict, conditions)
+        why = doubts(a, b, metric, conditions) or _survivors(a, b, metric, verdict)
         verdict = "not decidable" if why else verdict
     return Compared(metric.name, stat, metric.unit, base, other, change, low, high, share, verdict, why)
 
@@ -192,22 +194,20 @@ def direction(metric: Metric, larger: bool) -> Verdict:
     return "better" if larger == (metric.better == "higher") else "worse"
 
 
-def withheld(a: Cell, b: Cell, metric: Metric, verdict: Verdict, conditions: Sequence[Condition]) -> str:
-    """Why this verdict may not be given; "" where it may."""
+def doubts(a: Cell, b: Cell, metric: Metric, conditions: Sequence[Condition]) -> str:
+    """Why no verdict on this metric may be given, whatever the figures say; "" where one may."""
     for which, cell in (("the baseline", a), ("this run", b)):
         codes = [code for code in cell.invalid if metric.name not in SHARES or code not in _OF_FAILURES]
         if codes:
             return f"the measurement of {which} is INVALID ({', '.join(codes)})"
     unlike = [one for one in conditions if one.withholds == ALL or metric.name in one.withholds]
-    if unlike:
-        return "; ".join(f"{one.what}: {one.base} against {one.other}" for one in unlike)
-    if metric.of != "stage":
-        if verdict == "better" and b.lost - a.lost > _LOST:
-            return f"{b.lost:.1%} of this run's requests gave no value: those that survived are faster"
-        if verdict == "worse" and a.lost - b.lost > _LOST:
-            return f"{a.lost:.1%} of the baseline's requests gave no value: those that survived were faster"
+    return "; ".join(f"{one.what}: {one.base} against {one.other}" for one in unlike)
+
+
+def _survivors(a: Cell, b: Cell, metric: Metric, verdict: Verdict) -> str:
+    """Latencies are those of successes: a server that drops what it cannot serve in time must not look faster."""
+    if metric.of != "stage" and verdict == "better" and b.lost - a.lost > _LOST:
+        return f"{b.lost:.1%} of this run's requests gave no value: those that survived are faster"
+    if metric.of != "stage" and verdict == "worse" and a.lost - b.lost > _LOST:
+        return f"{a.lost:.1%} of the baseline's requests gave no value: those that survived were faster"
     return ""
-
-
-# Findings that say that requests failed: they take nothing from a comparison of how many did.
-_OF_FAILURES = ("all_failed", "errors")

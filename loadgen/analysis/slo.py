@@ -110,7 +110,7 @@ def _condition(text: str, whole: str) -> Limit:
     except UsageError as unknown:
         raise _bad(whole, unknown.what, unknown.do) from None
     value = _value(float(match["number"]), match["unit"] or "", what, whole)
-    stat = _statistic(match["stat"], what, whole)
+    stat = statistic(match["stat"], what, whole)
     if what.name != "output_tokens_per_s_per_user":
         return Limit(what, stat, match["op"], value)
     if value <= 0.0:
@@ -118,7 +118,8 @@ def _condition(text: str, whole: str) -> Limit:
     return Limit(METRICS["tpot"], stat, FLIPPED[match["op"]], 1.0 / value, inverse=True)
 
 
-def _statistic(word: str | None, what: Metric, whole: str) -> str | None:
+def statistic(word: str | None, what: Metric, whole: str) -> str | None:
+    """The statistic that a word means; None: a limit on each request. Raises UsageError that names the expression."""
     if word is None:
         if what.of == "stage":
             return what.stats[0]

@@ -114,7 +114,7 @@ def _card(group: WorkloadGroup) -> dict[str, Any]:
 def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Placement) -> dict[str, Any]:
     return {
         "workloads": [group.name for group in workloads],
-        "loads": [_loads(group, _worst(summary)) for group in workloads],
+        "loads": [loads(group, _worst(summary)) for group in workloads],
         "limits": _limits(summary),
         "distributions": [series.distributions(group) for group in workloads],
         "timeline": series.timeline(workloads),
@@ -134,7 +134,7 @@ def _worst(summary: Summary) -> dict[str, str]:
     return found
 
 
-def _loads(group: WorkloadGroup, outcomes: dict[str, str]) -> dict[str, Any]:
+def loads(group: WorkloadGroup, outcomes: dict[str, str]) -> dict[str, Any]:
     """What the curves over load are drawn from; points of stages without a value are None."""
     stages = group.measured
     bend = knee(stages)

@@ -1,0 +1,398 @@
+"""A comparison as one plain dict: every text ready to print, every series ready to draw.
+
+Knows: which part of a comparison stands where, and how a change is written. Must not know: HTML, plotly, files, how a
+change or a verdict is found.
+Why: as for a report: one value behind the page, the comment and the terminal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadgen.analysis.compare import Compared, Pair, Verdict, Versus
+from loadgen.analysis.compare_conditions import Condition
+from loadgen.analysis.compare_cost import Cost, cost, gpus_of, scaled_change
+from loadgen.analysis.compare_gate import Decision
+from loadgen.analysis.compare_sides import Cell, Side
+from loadgen.analysis.definitions import METRICS
+from loadgen.report import comparison_series, provenance, tables
+from loadgen.report.numbers import NONE, quantity, significant
+from loadgen.report.placement import Placement, placement
+from loadgen.report.stages import WorkloadGroup, groups, load_label
+
+VERDICTS: tuple[Verdict, ...] = ("worse", "better", "no difference shown", "not decidable")
+TONE: dict[str, str] = {"worse": "bad", "better": "good", "not decidable": "fair", "no difference shown": ""}
+LIKENESS = {
+    "alike": "Measured alike in everything that was recorded.",
+    "unlike": "Not measured alike: read what differs before the figures.",
+    "unknown": "Whether both were measured alike cannot be known: read what nobody told.",
+}
+KINDS = {
+    "refused": "not compared",
+    "unlike": "measured differently",
+    "unknown": "not known",
+    "subject": "what is compared",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that a page about several runs shows; the baseline is the first of `sides`, as are its prices (dollars
+    per GPU and hour; None: not given). `between`: see `compare_stats.contrast`."""
+
+    versus: tuple[Versus, ...]
+    decisions: tuple[Decision, ...]
+    prices: tuple[float | None, ...]
+    between: float
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """All runs, the baseline first."""
+        return (self.versus[0].base, *(one.other for one in self.versus))
+
+
+def view(of: Comparison) -> dict[str, Any]:
+    """Everything that the page shows."""
+    workloads = [() if side.summary is None else groups(side.summary) for side in of.sides]
+    placed = [_placement(side, some) for side, some in zip(of.sides, workloads, strict=True)]
+    names = [side.name for side in of.sides]
+    return {
+        "title": f"{', '.join(names[1:])} against {names[0]}",
+        "tagline": " ".join(sentence(one) for one in of.versus),
+        "names": names,
+        "runs": _runs(of, placed),
+        "decisions": [_decision(one) for one in of.decisions],
+        "versus": [_versus(one) for one in of.versus],
+        "cells": _cells(of),
+        "costs": _costs(of),
+        "roofs": _roofs(of.sides, workloads, placed),
+        "unmatched": _unmatched(of),
+        "between": f"{of.between * 100:.3g} %",
+        "definitions": [row for row in tables.definitions() if row["name"] in _shown(of)],
+        "commands": [
+            {"name": side.name, "text": provenance.command(side.summary.info)} for side in of.sides if side.summary
+        ],
+        "series": comparison_series.series(of.versus, of.sides, workloads, placed),
+    }
+
+
+def sentence(one: Versus) -> str:
+    """The result in one sentence: how many figures changed, and the largest change to the worse."""
+    rows = [(pair, row) for pair in one.pairs for row in pair.rows]
+    if not rows:
+        return f"{one.other.name} has no workload and load in common with {one.base.name}."
+    count = Counter(row.verdict for _, row in rows)
+    told = [f"{count[verdict]} {verdict}" for verdict in VERDICTS if count[verdict]]
+    text = f"{one.other.name}: of {len(rows)} figures {', '.join(told)}."
+    for verdict in ("worse", "better"):
+        changed = [(pair, row) for pair, row in rows if row.verdict == verdict]
+        if changed:
+            pair, row = max(changed, key=lambda both: _size(both[1]))
+            text += f" Most {verdict}: {label(row.metric, row.stat)} of {pair.name}, {change(row.change, row.is_share)}."
+    return text
+
+
+def _size(row: Compared) -> float:
+    if row.change is None:
+        return 0.0
+    return abs(row.change) if row.is_share else abs(math.log(max(row.change, 1e-9)))
+
+
+# -- how a change is written ----------------------------------------------------------------------------------------
+
+
+def change(value: float | None, is_share: bool) -> str:
+    """`+5.1 %`, `−12 %`, from twice on `2.41 times`; of shares in points: `+0.5 points`."""
+    if value is None:
+        return NONE
+    if is_share:
+        return f"{_signed(value * 100)} points"
+    if not math.isfinite(value):
+        return "∞"
+    return f"{significant(value, 3)} times" if not 0.5 < value < 2.0 else f"{_signed((value - 1.0) * 100)} %"
+
+
+def _signed(x: float) -> str:
+    text = f"{abs(x):.2f}" if abs(x) < 9.995 else f"{abs(x):.1f}"
+    return "0" if float(text) == 0.0 else f"{'+' if x > 0 else '−'}{text.rstrip('0').rstrip('.') if '.' in text else text}"
+
+
+def bounds(low: float | None, high: float | None, is_share: bool) -> str:
+    """`+3.5 % to +6.6 %`; "" where there are none."""
+    if low is None and high is None:
+        return ""
+    ends = (change(low, is_share) if low is not None else "", change(high, is_share) if high is not None else "")
+    unit = next((unit for unit in (" %", " points") if all(end.endswith(unit) for end in ends)), "")
+    return f"{ends[0].removesuffix(unit)} to {ends[1]}"
+
+
+def label(metric: str, stat: str) -> str:
+    """`ttft mean`; the statistic of a rate goes without saying."""
+    return metric if stat == "rate" else f"{metric} {stat}"
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _runs(of: Comparison, placed: Sequence[Placement]) -> list[dict[str, Any]]:
+    """Facts of each run, a row for each fact."""
+    columns: list[dict[str, str]] = []
+    for side, where, price in zip(of.sides, placed, of.prices, strict=True):
+        if side.summary is None:
+            columns.append({"Measurement": "another tool's results"})
+            continue
+        info = side.summary.info
+        facts = dict(provenance.headline(info, where.hardware.label if where.hardware else ""))
+        unknown = info.endpoint.get("unknown")
+        facts |= {
+            "Measurement": side.summary.verdict.upper(),
+            "Seed": str(info.seed),
+            "Client": info.versions.get("loadgen") or NONE,
+            "Stamps": str(info.clock.get("stamp_source") or NONE),
+            "Not known": "nothing recorded" if unknown is None else ", ".join(map(str, unknown)) or "nothing",
+        }
+        columns.append(facts | ({} if price is None else {"Price": f"$ {price:g} per GPU and hour"}))
+    order = dict.fromkeys(("Measurement", *(key for column in columns for key in column)))
+    return [{"name": key, "values": [column.get(key, NONE) for column in columns]} for key in order]
+
+
+def _decision(one: Decision) -> dict[str, str]:
+    return {
+        "outcome": one.outcome,
+        "expr": one.expr,
+        "run": one.run,
+        "cell": one.cell,
+        "metric": label(one.metric, one.stat),
+        "change": change(one.change, one.is_share),
+        "bounds": bounds(one.low, one.high, one.is_share),
+        "limit": change(one.bound, one.is_share),
+        "why": one.why,
+    }
+
+
+def _versus(one: Versus) -> dict[str, Any]:
+    count = Counter(row.verdict for pair in one.pairs for row in pair.rows)
+    order = list(KINDS)
+    conditions = sorted(one.all_conditions, key=lambda condition: order.index(condition.kind))
+    return {
+        "name": one.other.name,
+        "likeness": one.likeness,
+        "likeness_sentence": LIKENESS[one.likeness],
+        "sentence": sentence(one),
+        "counts": [{"verdict": verdict, "count": count[verdict]} for verdict in VERDICTS],
+        "verdicts": one.verdicts,
+        "conditions": [_condition(condition) for condition in conditions if condition.kind != "subject"],
+        "subject": [_condition(condition) for condition in conditions if condition.kind == "subject"],
+        "paired": bool(one.pairs) and all(pair.paired for pair in one.pairs),
+        "changed": [
+            _changed(pair, row) for pair in one.pairs for row in pair.rows if row.verdict in ("worse", "better")
+        ],
+    }
+
+
+def _condition(one: Condition) -> dict[str, str]:
+    withheld = "all" if one.withholds == ("*",) else ", ".join(one.withholds)
+    return {
+        "kind": one.kind,
+        "kind_words": KINDS[one.kind],
+        "what": one.what,
+        "cell": one.cell,
+        "base": one.base,
+        "other": one.other,
+        "withholds": withheld,
+    }
+
+
+def _changed(pair: Pair, row: Compared) -> dict[str, str]:
+    return {"cell": pair.name, "label": label(row.metric, row.stat), **_figures(row), "base": _value(row.base, row)}
+
+
+def _figures(row: Compared) -> dict[str, str]:
+    return {
+        "value": _value(row.other, row),
+        "change": change(row.change, row.is_share),
+        "bounds": bounds(row.low, row.high, row.is_share),
+        "verdict": row.verdict,
+        "tone": TONE[row.verdict],
+        "why": row.why,
+    }
+
+
+def _value(value: float | None, row: Compared) -> str:
+    return quantity(value, row.unit, 4)
+
+
+def _cells(of: Comparison) -> list[dict[str, Any]]:
+    """For each workload its loads, for each load its figures: the baseline's, and of every run that measured it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for number, cell in enumerate(of.versus[0].base.cells):
+        pairs = [_pair_of(one, number) for one in of.versus]
+        if not any(pairs):
+            continue
+        keys = dict.fromkeys((row.metric, row.stat) for pair in pairs if pair for row in pair.rows)
+        first = next(pair for pair in pairs if pair)
+        workload = cell.workload or first.other.workload
+        found.setdefault(workload, []).append(
+            {
+                "name": first.name,
+                "load": load_label(cell.load),
+                "rows": [_metric_row(key, pairs) for key in keys],
+            }
+        )
+    return [{"workload": name, "cells": cells} for name, cells in found.items()]
+
+
+def _pair_of(one: Versus, number: int) -> Pair | None:
+    cell = one.base.cells[number]
+    return next((pair for pair in one.pairs if pair.base is cell), None)
+
+
+def _metric_row(key: tuple[str, str], pairs: Sequence[Pair | None]) -> dict[str, Any]:
+    rows = [None if pair is None else next((r for r in pair.rows if (r.metric, r.stat) == key), None) for pair in pairs]
+    known = next(row for row in rows if row is not None)
+    return {
+        "label": label(*key),
+        "formula": METRICS[key[0]].formula,
+        "base": _value(known.base, known),
+        "others": [_figures(row) if row is not None else None for row in rows],
+    }
+
+
+def _costs(of: Comparison) -> dict[str, Any]:
+    """Per GPU and per dollar: a row for each cell of the baseline, a column group for each run."""
+    gpus = [gpus_of(side) for side in of.sides]
+    priced = any(price is not None for price in of.prices)
+    rows = []
+    for number, cell in enumerate(of.versus[0].base.cells):
+        pairs = [_pair_of(one, number) for one in of.versus]
+        if not any(pairs) or all(count is None for count in gpus):
+            continue
+        rows.append({"cell": cell.name, "runs": _cost_cells(of, gpus, cell, pairs)})
+    return {"rows": rows, "priced": priced, "gpus": [NONE if count is None else str(count) for count in gpus]}
+
+
+def _cost_cells(
+    of: Comparison, gpus: Sequence[int | None], cell: Cell, pairs: Sequence[Pair | None]
+) -> list[dict[str, str] | None]:
+    found: list[dict[str, str] | None] = [_cost(cost(cell, gpus[0], of.prices[0]))]
+    for pair, count, price in zip(pairs, gpus[1:], of.prices[1:], strict=True):
+        if pair is None:
+            found.append(None)
+            continue
+        per_gpu = None if gpus[0] is None or count is None else gpus[0] / count
+        money = None if per_gpu is None or of.prices[0] is None or price is None else per_gpu * of.prices[0] / price
+        shown = _cost(cost(pair.other, count, price))
+        for name, factor in (("per_gpu", per_gpu), ("per_dollar", money)):
+            middle, low, high = scaled_change(pair, factor)
+            shown |= {f"{name}_change": change(middle, False), f"{name}_bounds": bounds(low, high, False)}
+        found.append(shown)
+    return found
+
+
+def _cost(of: Cost) -> dict[str, str]:
+    return {
+        "tokens_per_s": significant(of.tokens_per_s),
+        "per_gpu": significant(of.per_gpu),
+        "per_dollar": significant(of.per_dollar),
+        "per_million": significant(of.per_million, 3),
+    }
+
+
+def _placement(side: Side, workloads: Sequence[WorkloadGroup]) -> Placement:
+    named = {} if side.summary is None else side.summary.info.spec.get("roofline")
+    return placement(named if isinstance(named, dict) else {}, workloads)
+
+
+def _roofs(
+    sides: Sequence[Side], workloads: Sequence[Sequence[WorkloadGroup]], placed: Sequence[Placement]
+) -> dict[str, Any]:
+    """How far each run is from its own roof, phase by phase."""
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for i, (some, where) in enumerate(zip(workloads, placed, strict=True)):
+        for group in some:
+            for stage in group.measured:
+                for point in where.points.get(stage.summary.info.stage, ()):
+                    key = (group.name, stage.label, point.phase)
+                    cells = rows.setdefault(key, [NONE] * len(sides))
+                    cells[i] = f"{significant(point.share_of_roof * 100, 2)} %, {point.bound}-bound"
+    missing = [
+        f"{side.name}: {where.missing}" for side, where in zip(sides, placed, strict=True) if where.hardware is None
+    ]
+    found = [{"workload": w, "load": load, "phase": phase, "cells": cells} for (w, load, phase), cells in rows.items()]
+    return {"rows": found, "missing": missing}
+
+
+def _unmatched(of: Comparison) -> list[dict[str, str]]:
+    """Cells that only one of two runs measured."""
+    found = []
+    for one in of.versus:
+        for side, cells in ((one.base, one.only_base), (one.other, one.only_other)):
+            twin = one.other if side is one.base else one.base
+            found += [{"cell": cell.name, "only": side.name, "missing": twin.name} for cell in cells]
+    return found
+
+
+def _shown(of: Comparison) -> set[str]:
+    return {row.metric for one in of.versus for pair in one.pairs for row in pair.rows}
+
+
+# -- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def to_json(of: Comparison) -> dict[str, Any]:
+    """`compare --format json`: plain values, null for n/a."""
+    return {
+        "baseline": of.sides[0].name,
+        "runs": [_json_run(side, price) for side, price in zip(of.sides, of.prices, strict=True)],
+        "between_runs": of.between,
+        "comparisons": [_json_versus(of, i, one) for i, one in enumerate(of.versus)],
+        "fail_on": [_plain(asdict(one)) for one in of.decisions],
+    }
+
+
+def _json_run(side: Side, price: float | None) -> dict[str, Any]:
+    info = None if side.summary is None else side.summary.info
+    return {
+        "name": side.name,
+        "run_id": None if info is None else info.run_id,
+        "model": None if info is None else info.endpoint.get("model"),
+        "engine": None if info is None else info.endpoint.get("engine"),
+        "status": None if info is None else info.status,
+        "trust": None if side.summary is None else side.summary.verdict,
+        "gpus": gpus_of(side),
+        "price_per_gpu_hour": price,
+    }
+
+
+def _json_versus(of: Comparison, i: int, one: Versus) -> dict[str, Any]:
+    gpus = gpus_of(one.base), gpus_of(one.other)
+    return {
+        "run": one.other.name,
+        "likeness": one.likeness,
+        "verdicts": one.verdicts,
+        "conditions": [asdict(condition) for condition in one.all_conditions],
+        "cells": [
+            {
+                "cell": pair.name,
+                "workload": pair.base.workload or pair.other.workload,
+                "load": {"kind": pair.base.load.kind, "value": pair.base.load.value},
+                "same_requests": pair.paired,
+                "metrics": [_plain(asdict(row)) for row in pair.rows],
+                "cost": {
+                    "baseline": asdict(cost(pair.base, gpus[0], of.prices[0])),
+                    "run": asdict(cost(pair.other, gpus[1], of.prices[i + 1])),
+                },
+            }
+            for pair in one.pairs
+        ],
+        "only_baseline": [cell.name for cell in one.only_base],
+        "only_run": [cell.name for cell in one.only_other],
+    }
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in fields.items()}
