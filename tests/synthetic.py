@@ -25,7 +25,13 @@ from loadgen.analysis.row import row_of
 from loadgen.model import EndSeen, Exchange, Failure, Load, LoadKind, RunInfo, StageInfo
 
 MS, S = 1_000_000, 1_000_000_000
-LENGTHS = {"chat": (2000, 200), "summarize": (20_000, 100), "story": (200, 1000), "swap": (200, 2000)}
+LENGTHS = {
+    "chat": (2000, 200),
+    "summarize": (20_000, 100),
+    "story": (200, 1000),
+    "swap": (200, 2000),
+    "brief": (500, 20),
+}
 
 # The server: ns per prompt token, ns per step, ns per step and user in flight.
 PREFILL_NS, STEP_NS, USER_NS = 20_000, 5 * MS, 50_000

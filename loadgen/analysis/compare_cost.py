@@ -46,7 +46,7 @@ def cost(cell: Cell, gpus: int | None, price: float | None) -> Cost:
 
 
 def scaled_change(pair: Pair, factor: float | None) -> tuple[float | None, float | None, float | None]:
-    """Change of the rate with its bounds, after both sides were divided by what they used: `factor` is what the baseline
+    """Change of the rate with its bounds when both sides are divided by what they used: `factor` is what the baseline
     used over what the other did. The bounds are those of the rate, since what was used is no measurement."""
     row = next((row for row in pair.rows if (row.metric, row.stat) == RATE), None)
     if row is None or factor is None or row.change is None:

@@ -24,12 +24,13 @@ from scipy import special
 from loadgen.analysis import formulas, stats
 from loadgen.analysis.definitions import METRICS, Metric, estimate
 from loadgen.analysis.formulas import quantile_of
-from loadgen.analysis.gaps import Blocks
 from loadgen.analysis.measured import Measured
 from loadgen.analysis.stats import MAX_BLOCKS, MIN_BLOCKS, Floats, Ints, Resampler
 
 BETWEEN_RUNS = 0.005  # standard deviation by which two runs of one server differ, as a share: see README, Comparing
 MIN_VALUES = 5  # fewer tell nothing of their own spread
+_BINS = 1024  # of a resampled percentile
+_RESAMPLERS = Resampler((0,)), Resampler((1,))  # one for each side, so that chance does not pair them
 _ONE_SIGMA = float(special.ndtr(-1.0))
 SHARES = ("error_rate", "slo_attainment")  # compared by their difference: a ratio to no failure at all says nothing
 
@@ -124,6 +125,8 @@ def contrast(
         return _of_rates(base, other, metric, stat, between)
     if q is None and stat != "mean":
         return Nothing(f"{stat} has no interval")
+    if max(lost) >= 1.0:
+        return Nothing("nothing was measured")
     sides_of = _gaps if metric.of == "gap" else _requests
     a, b = sides_of(base, metric), sides_of(other, metric)
     paired = metric.of == "request" and same_plan(base, other)
@@ -139,7 +142,7 @@ def relative_spread(m: Measured, metric: Metric, stat: str) -> float:
     series, q = _requests(m, metric), quantile_of(stat)
     if _lacking(series, q) or not series.value(q) > 0.0:
         return math.nan
-    errors = _errors(series, q, stats.block_size(series.sums, series.counts), Resampler((0,)))
+    errors = _errors(series, q, stats.block_size(series.sums, series.counts), _RESAMPLERS[0])
     return math.nan if errors is None else math.sqrt(errors.variance * series.n)
 
 
@@ -171,19 +174,14 @@ def _in_plan_order(m: Measured) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """`n` values in blocks of neighbours; `quantile` gives their exact quantiles. Seconds, as all request metrics."""
+    """`n` values in blocks of neighbours: sums (seconds, as all request metrics) and counts of each block, exact
+    quantiles, and those of resampled blocks (quantile, resamples, how many blocks are joined)."""
 
-    blocks: Blocks
     n: int
+    sums: Floats
+    counts: Floats
     quantile: Callable[[float], float]
-
-    @property
-    def sums(self) -> Floats:
-        return self.blocks.sums
-
-    @property
-    def counts(self) -> Floats:
-        return self.blocks.counts
+    drawn: Callable[[float, Resampler, int], Floats]
 
     def value(self, q: float | None) -> float:
         """The statistic itself: quantile `q`, or the mean."""
@@ -197,13 +195,32 @@ def _requests(m: Measured, metric: Metric) -> _Series:
     assert metric.per_request is not None
     order = _in_plan_order(m)
     values = np.where(m.columns.ok, metric.per_request(m.columns), np.nan)[order]
-    rows = min(MAX_BLOCKS, len(order))
+    blocks = min(MAX_BLOCKS, len(order))
+    place = np.arange(len(order)) * blocks // max(len(order), 1)
     known = ~np.isnan(values)
-    blocks = Blocks()
-    blocks.add((np.arange(len(order)) * rows // max(len(order), 1))[known], np.maximum(values[known], 0.0) * 1e6, None)
-    blocks.sums, blocks.histogram = blocks.sums[:rows], blocks.histogram[:rows]
-    ordered = np.sort(values[known])
-    return _Series(blocks, len(ordered), lambda q: stats.quantile_sorted(ordered, q))
+    values, place = np.maximum(values[known], 0.0), place[known]
+    ascending = np.argsort(values, kind="stable")
+    ordered, owner = values[ascending], place[ascending]
+
+    def drawn(q: float, resampler: Resampler, size: int) -> Floats:
+        # A histogram of equally full bins: up to _BINS values each has its own, so that draws are exact.
+        bins = min(_BINS, len(ordered))
+        bin_of = np.arange(len(ordered)) * bins // len(ordered)
+        flat = np.bincount(owner * bins + bin_of, minlength=blocks * bins)
+        joined = stats.join(flat.reshape(blocks, bins).astype(np.float64), size)
+        if np.count_nonzero(joined.any(axis=1)) < MIN_BLOCKS:
+            return np.zeros(0)
+        starts = np.searchsorted(bin_of, np.arange(bins))
+        low, high = ordered[starts], ordered[np.append(starts[1:], len(ordered)) - 1]
+        return stats.bin_quantiles(np.cumsum(resampler.weights(len(joined)) @ joined, axis=1), low, high, q)
+
+    return _Series(
+        len(ordered),
+        np.bincount(place, weights=values, minlength=blocks).astype(np.float64),
+        np.bincount(place, minlength=blocks).astype(np.float64),
+        lambda q: stats.quantile_sorted(ordered, q),
+        drawn,
+    )
 
 
 def _gaps(m: Measured, metric: Metric) -> _Series:
@@ -211,7 +228,13 @@ def _gaps(m: Measured, metric: Metric) -> _Series:
     tally, blocks = (
         (m.events.gap, m.events.gap_blocks) if metric.name == "chunk_gap" else (m.events.itl, m.events.itl_blocks)
     )
-    return _Series(blocks, tally.n, tally.quantile)
+    return _Series(
+        tally.n,
+        blocks.sums,
+        blocks.counts,
+        tally.quantile,
+        lambda q, resampler, size: blocks.drawn({q}, resampler, size)[q],
+    )
 
 
 def _several(m: Measured) -> float:
@@ -258,7 +281,7 @@ def _errors(series: _Series, q: float | None, size: int, resampler: Resampler) -
     if q is None:
         mean = series.value(None)
         return _Errors((sums - mean * counts) / (mean * counts.sum()), False, filled, left, filled - 1)
-    draws = series.blocks.drawn({q}, resampler, size)[q]
+    draws = series.drawn(q, resampler, size)
     if len(draws) == 0:
         return None
     # No quantile is known better than the values on its shorter side tell.
@@ -277,7 +300,7 @@ def _of_series(
         return Nothing("a value of 0 has no ratio")
     sizes = [stats.block_size(one.sums, one.counts) for one in (a, b)]
     sizes = [max(sizes)] * 2 if paired else sizes
-    draws = Resampler((0,)), Resampler((0,) if paired else (1,))
+    draws = _RESAMPLERS[0], _RESAMPLERS[0 if paired else 1]
     of_a, of_b = (_errors(one, q, size, draw) for one, q, size, draw in zip((a, b), ranks, sizes, draws, strict=True))
     if of_a is None or of_b is None:
         return Nothing(f"a percentile needs {MIN_BLOCKS} blocks of requests to compare")
@@ -308,19 +331,39 @@ def _lacking(series: _Series, q: float | None) -> str:
 
 def _of_rates(base: Measured, other: Measured, metric: Metric, stat: str, between: float) -> Contrast | Nothing:
     """Rates and the like, whose errors the table of metrics knows: their bounds at one standard deviation."""
-    parts = []
     found = [estimate(m, metric, stat, _ONE_SIGMA) for m in (base, other)]
     for one in found:
         if math.isnan(one.value):
             return Nothing("nothing was measured")
         if not one.value > 0.0:
             return Nothing("a value of 0 has no ratio")
-        if not (one.low > 0.0 and math.isfinite(one.high)):
-            return Nothing("the run is too short for an interval")
-        parts.append(((math.log(one.high / one.low) / 2.0) ** 2, MIN_BLOCKS - 1.0))
     if all(one.low == one.high for one in found):
         return Nothing("no measurement: it follows from the plan, or is a single extreme")
-    return _welch(math.log(found[1].value / found[0].value), parts, between)
+    log = math.log(found[1].value / found[0].value)
+    if metric.name in _BY_CYCLE and (cycle := _cycle(base, other, between)) is not None:
+        return Ratio(log, cycle.se, cycle.df)
+    if not all(one.low > 0.0 and math.isfinite(one.high) for one in found):
+        return Nothing("the run is too short for an interval")
+    parts = [((math.log(one.high / one.low) / 2.0) ** 2, MIN_BLOCKS - 1.0) for one in found]
+    return _welch(log, parts, between)
+
+
+# In closed loop these are users / time of a request (Little's law), and known as well as that time is.
+_BY_CYCLE = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+
+
+def _cycle(base: Measured, other: Measured, between: float) -> Ratio | None:
+    """The error of a closed loop's rate: that of the mean request, and of when the last requests end (a share of
+    users / requests of the whole, times their spread). Blocks of time would take the regular waves of a closed loop
+    for chance. None in open loop, and where requests failed, which take other times."""
+    edges = 0.0
+    for m in (base, other):
+        users, values = m.info.load.value, formulas.values_of(m, "e2e", formulas.e2e)
+        if m.window.open_loop or len(values) < max(MIN_VALUES, m.window.offered):
+            return None
+        edges += (users / len(values) * float(np.std(values) / np.mean(values))) ** 2
+    found = contrast(base, other, METRICS["e2e"], "mean", between)
+    return Ratio(found.log, math.sqrt(found.se**2 + edges), found.df) if isinstance(found, Ratio) else None
 
 
 def _share(m: Measured, metric: Metric) -> tuple[int, int]:

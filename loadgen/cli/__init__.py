@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Print the schedule that `run` would follow; send nothing."),
     "report": ("report", "Build the report of a run: HTML, Markdown, JSON or CSV."),
     "check": ("check", "The release gate: does a run keep its SLOs?"),
+    "compare": ("compare", "Compare runs side by side; the regression gate."),
     "predict": ("predict", "Predict TTFT, TPOT and rates from GPU and model facts."),
     "plan-capacity": ("plan_capacity", "How many GPUs keep the limits at a rate, and at which cost."),
     "simulate": ("simulate", "Serve a simulated engine as an OpenAI-compatible endpoint."),

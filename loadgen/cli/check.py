@@ -6,20 +6,20 @@ Must not know: how an objective is read or decided (`analysis.slo`, `analysis.ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from loadgen.analysis.numbers import NONE, brief
-from loadgen.errors import NotDecidable, UsageError
+from loadgen.cli.junit import Case, exit_code, write_cases
+from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.analysis.gate import SloResult
     from loadgen.analysis.summary import Summary
 
-PASSED, FAILED = 0, 1
 _ANNOTATION = {"pass": "notice", "fail": "error", "undecidable": "warning"}
 
 
@@ -52,13 +52,7 @@ def command(run: Path, slo: tuple[str, ...], junit: Path | None, form: str) -> N
     if junit is not None:
         write_junit(summary, junit)
     click.echo(FORMATS[form](summary))
-    raise click.exceptions.Exit(exit_code(summary.slo))
-
-
-def exit_code(results: Sequence[SloResult]) -> int:
-    """A failure outranks an objective that cannot be decided."""
-    outcomes = {result.outcome for result in results}
-    return FAILED if "fail" in outcomes else NotDecidable.exit_code if "undecidable" in outcomes else PASSED
+    raise click.exceptions.Exit(exit_code(result.outcome for result in summary.slo))
 
 
 def human(value: float | None, unit: str) -> str:
@@ -120,30 +114,7 @@ FORMATS: dict[str, Callable[[Summary], str]] = {"text": _text, "md": _markdown, 
 
 
 def write_junit(summary: Summary, path: Path) -> None:
-    """JUnit XML: a failed objective is a failure, an undecidable one an error, so neither is ever green.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
-    from xml.etree import ElementTree
-
-    from loadgen.store.wholefile import replacing
-
-    outcomes = [result.outcome for result in summary.slo]
-    suite = ElementTree.Element(
-        "testsuite",
-        name=f"loadgen {summary.info.run_id}",
-        tests=str(len(outcomes)),
-        failures=str(outcomes.count("fail")),
-        errors=str(outcomes.count("undecidable")),
-    )
-    for result in summary.slo:
-        case = ElementTree.SubElement(suite, "testcase", classname=result.stage, name=result.expr)
-        told = f"{human(result.observed, result.unit)} {interval(result)}, n = {result.n}; {result.why}"
-        if result.outcome == "pass":
-            ElementTree.SubElement(case, "system-out").text = told
-        else:
-            kind = "failure" if result.outcome == "fail" else "error"
-            ElementTree.SubElement(case, kind, message=told, type=result.outcome)
-    with replacing(path) as out:
-        ElementTree.ElementTree(suite).write(out, encoding="utf-8", xml_declaration=True)
+    """One case for each objective and stage, see `cli.junit`. Raises StorageError."""
+    told = (f"{human(r.observed, r.unit)} {interval(r)}, n = {r.n}; {r.why}" for r in summary.slo)
+    cases = [Case(r.stage, r.expr, r.outcome, text) for r, text in zip(summary.slo, told, strict=True)]
+    write_cases(f"loadgen {summary.info.run_id}", cases, path)

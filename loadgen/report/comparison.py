@@ -19,8 +19,8 @@ from loadgen.analysis.compare_cost import Cost, cost, gpus_of, scaled_change
 from loadgen.analysis.compare_gate import Decision
 from loadgen.analysis.compare_sides import Cell, Side
 from loadgen.analysis.definitions import METRICS
+from loadgen.analysis.numbers import NONE, quantity, significant
 from loadgen.report import comparison_series, provenance, tables
-from loadgen.report.numbers import NONE, quantity, significant
 from loadgen.report.placement import Placement, placement
 from loadgen.report.stages import WorkloadGroup, groups, load_label
 
@@ -92,8 +92,17 @@ def sentence(one: Versus) -> str:
         changed = [(pair, row) for pair, row in rows if row.verdict == verdict]
         if changed:
             pair, row = max(changed, key=lambda both: _size(both[1]))
-            text += f" Most {verdict}: {label(row.metric, row.stat)} of {pair.name}, {change(row.change, row.is_share)}."
+            text += (
+                f" Most {verdict}: {label(row.metric, row.stat)} of {pair.name}, {change(row.change, row.is_share)}."
+            )
     return text
+
+
+_FOR = {"worse": "for the worse", "better": "for the better"}
+
+
+def _told(row: Compared) -> str:
+    return change(row.change, row.is_share)
 
 
 def _size(row: Compared) -> float:
@@ -118,7 +127,9 @@ def change(value: float | None, is_share: bool) -> str:
 
 def _signed(x: float) -> str:
     text = f"{abs(x):.2f}" if abs(x) < 9.995 else f"{abs(x):.1f}"
-    return "0" if float(text) == 0.0 else f"{'+' if x > 0 else '−'}{text.rstrip('0').rstrip('.') if '.' in text else text}"
+    return (
+        "0" if float(text) == 0.0 else f"{'+' if x > 0 else '−'}{text.rstrip('0').rstrip('.') if '.' in text else text}"
+    )
 
 
 def bounds(low: float | None, high: float | None, is_share: bool) -> str:
@@ -126,7 +137,7 @@ def bounds(low: float | None, high: float | None, is_share: bool) -> str:
     if low is None and high is None:
         return ""
     ends = (change(low, is_share) if low is not None else "", change(high, is_share) if high is not None else "")
-    unit = next((unit for unit in (" %", " points") if all(end.endswith(unit) for end in ends)), "")
+    unit = next((unit for unit in (" %", " points", " times") if all(end.endswith(unit) for end in ends)), "")
     return f"{ends[0].removesuffix(unit)} to {ends[1]}"
 
 
@@ -272,13 +283,17 @@ def _costs(of: Comparison) -> dict[str, Any]:
         if not any(pairs) or all(count is None for count in gpus):
             continue
         rows.append({"cell": cell.name, "runs": _cost_cells(of, gpus, cell, pairs)})
-    return {"rows": rows, "priced": priced, "gpus": [NONE if count is None else str(count) for count in gpus]}
+    return {"rows": rows, "priced": priced, "gpus": [NONE if count is None else _gpus(count) for count in gpus]}
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def _cost_cells(
     of: Comparison, gpus: Sequence[int | None], cell: Cell, pairs: Sequence[Pair | None]
 ) -> list[dict[str, str] | None]:
-    found: list[dict[str, str] | None] = [_cost(cost(cell, gpus[0], of.prices[0]))]
+    found: list[dict[str, str] | None] = [_cost(cost(cell, gpus[0], of.prices[0])) | _NO_CHANGE]
     for pair, count, price in zip(pairs, gpus[1:], of.prices[1:], strict=True):
         if pair is None:
             found.append(None)
@@ -291,6 +306,9 @@ def _cost_cells(
             shown |= {f"{name}_change": change(middle, False), f"{name}_bounds": bounds(low, high, False)}
         found.append(shown)
     return found
+
+
+_NO_CHANGE = {f"{name}_{part}": "" for name in ("per_gpu", "per_dollar") for part in ("change", "bounds")}
 
 
 def _cost(of: Cost) -> dict[str, str]:

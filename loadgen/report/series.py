@@ -48,9 +48,14 @@ def distributions(group: WorkloadGroup) -> dict[str, list[dict[str, Any]]]:
     stages = [stage for k, stage in enumerate(group.measured) if k in chosen]
     found: dict[str, list[dict[str, Any]]] = {}
     for name in DISTRIBUTIONS:
-        curves = [(stage, _curve(*_values(stage.summary.measured, name))) for stage in stages]
+        curves = [(stage, curve(stage.summary.measured, name)) for stage in stages]
         found[name] = [{"load": stage.label, "x": x, "share": y} for stage, (x, y) in curves if len(x)]
     return found
+
+
+def curve(m: Measured, name: str) -> tuple[list[float | None], list[float | None]]:
+    """The empirical distribution of one of DISTRIBUTIONS: seconds, and the share of all at or below each."""
+    return _curve(*_values(m, name))
 
 
 def _values(m: Measured, name: str) -> tuple[Floats, Floats]:

@@ -1,0 +1,136 @@
+"""`loadgen compare`: several runs side by side, and the regression gate.
+
+Knows: flags, where the output goes, and which exit code decisions make. Must not know: how anything is compared.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from loadgen.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from loadgen.report.comparison import Comparison
+
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+
+
+@click.command("compare")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN RUN...", type=click.Path(path_type=Path))
+@click.option(
+    "--fail-on",
+    multiple=True,
+    metavar="EXPR",
+    help="Regression gate, e.g. 'p99(ttft) worse by 5%'. Repeatable; decides the exit code.",
+)
+@click.option(
+    "--price-per-gpu-hour",
+    "prices",
+    metavar="$[,$...]",
+    help="Dollars per GPU and hour: one for all, or one for each run, e.g. 2.5,1.8.",
+)
+@click.option(
+    "--between-runs",
+    metavar="SHARE",
+    default="0.5%",
+    show_default=True,
+    help="Standard deviation by which two runs of one server differ; no smaller change is believed.",
+)
+@click.option("--redact", is_flag=True, help="Take out addresses, names and notes, to share the comparison.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "html", "md", "json"]),
+    help="[default: by the suffix of -o; text on the terminal]",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
+@click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JUnit XML.")
+def command(
+    runs: tuple[Path, ...],
+    fail_on: tuple[str, ...],
+    prices: str | None,
+    between_runs: str,
+    redact: bool,
+    form: str | None,
+    output: Path | None,
+    junit: Path | None,
+) -> None:
+    """Compare runs: the first RUN is the baseline.
+
+    Cells of the same workload and load are matched. Every change has an interval and a verdict: better, worse, no
+    difference shown, or not decidable; all intervals of one comparison hold together with 95 %. Without -o and --format
+    the text is printed, and the page is written as compare.html into the folder of the second RUN.
+
+    Exit code with --fail-on: 0: no regression. 1: at least one is found. 3: none is found, but at least one cannot be
+    excluded, because there are too few samples, the runs are not alike, or a measurement is INVALID.
+    """
+    from loadgen.cli.junit import exit_code
+    from loadgen.report.compare import PAGE, compare_runs, render
+    from loadgen.report.render import write
+    from loadgen.store.runfile import is_part_of_run
+
+    if junit is not None and not fail_on:
+        raise UsageError("there is nothing to write down", where="--junit", do="give --fail-on, too")
+    for file in (output, junit):
+        if file is not None and any(is_part_of_run(file, run) for run in runs):
+            raise UsageError("is part of a run", where=str(file), do="give another file")
+    comparison = compare_runs(
+        runs, fail_on, prices=read_prices(prices, len(runs)), between=read_between(between_runs), redact=redact
+    )
+    if junit is not None:
+        write_junit(comparison, junit)
+    chosen = form or ("text" if output is None else _SUFFIXES.get(output.suffix.lower(), "text"))
+    if output is not None:
+        click.echo(write(output, render(comparison, chosen)))
+    else:
+        click.echo(render(comparison, chosen), nl=False)
+    if output is None and form is None:
+        try:
+            click.echo(f"page: {write(runs[1] / PAGE, render(comparison, 'html'))}")
+        except StorageError as bad:  # the folder may be read-only: the verdict must still come through
+            click.echo(f"loadgen: no page: {bad}", err=True)
+    raise click.exceptions.Exit(exit_code(one.outcome for one in comparison.decisions))
+
+
+def read_prices(text: str | None, runs: int) -> tuple[float | None, ...]:
+    """One price for each run. Raises UsageError."""
+    if text is None:
+        return (None,) * runs
+    where = f"--price-per-gpu-hour {text}"
+    try:
+        found = [float(part.strip().removeprefix("$")) for part in text.split(",")]
+    except ValueError:
+        raise UsageError("is no price", where=where, do="write 2.5, or 2.5,1.8 with one for each run") from None
+    if not all(0.0 < price < float("inf") for price in found):
+        raise UsageError("a price must be above 0", where=where)
+    if len(found) not in (1, runs):
+        raise UsageError(f"{len(found)} prices for {runs} runs", where=where, do="give one, or one for each run")
+    return tuple(found * runs if len(found) == 1 else found)
+
+
+def read_between(text: str) -> float:
+    """A share such as 0.5% or 0.005. Raises UsageError."""
+    where = f"--between-runs {text}"
+    try:
+        value = float(text.strip().removesuffix("%")) / (100.0 if text.strip().endswith("%") else 1.0)
+    except ValueError:
+        raise UsageError("is no share", where=where, do="write 0.5%") from None
+    if not 0.0 <= value < 1.0:
+        raise UsageError("must be at least 0 and below 100 %", where=where)
+    return value
+
+
+def write_junit(comparison: Comparison, path: Path) -> None:
+    """JUnit XML of the gate, see `cli.junit`. Raises StorageError."""
+    from loadgen.cli.junit import Case, write_cases
+    from loadgen.report.comparison import bounds, change
+
+    cases = []
+    for one in comparison.decisions:
+        figures = f"{change(one.change, one.is_share)} ({bounds(one.low, one.high, one.is_share) or 'no interval'})"
+        group = f"{one.run} against {comparison.sides[0].name}"
+        cases.append(Case(group, f"{one.cell}: {one.expr}", one.outcome, f"{figures}; {one.why}"))
+    write_cases("loadgen compare", cases, path)

@@ -1,0 +1,91 @@
+"""Several runs read, compared, and written as a page, a comment or JSON.
+
+Knows: where runs lie, the formats, the templates. Must not know: any figure, layout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from loadgen.analysis.compare import compare
+from loadgen.analysis.compare_gate import decide, parse
+from loadgen.analysis.compare_sides import Side, side_of_run
+from loadgen.analysis.compare_stats import BETWEEN_RUNS
+from loadgen.errors import UsageError
+from loadgen.report import comparison_text, figures
+from loadgen.report.comparison import Comparison, to_json, view
+from loadgen.report.render import environment, load, page
+
+PAGE = "compare.html"
+
+
+def compare_runs(
+    paths: Sequence[Path],
+    fail_on: Sequence[str] = (),
+    *,
+    prices: Sequence[float | None] = (),
+    between: float = BETWEEN_RUNS,
+    redact: bool = False,
+) -> Comparison:
+    """Read every run and compare it with the first.
+
+    Args:
+        paths: folders of runs.
+        fail_on: expressions of `compare_gate`.
+        prices: dollars per GPU and hour, one for each path; none for not given.
+        between: see `compare_stats.contrast`.
+        redact: leave out addresses, names and notes; runs are then called by their number.
+
+    Raises:
+        UsageError: fewer than two paths, or an expression that cannot be read or names no cell.
+        StorageError: a run cannot be read.
+    """
+    if len(paths) < 2:
+        raise UsageError("a comparison needs two runs or more", do="give the baseline first, then the others")
+    gates = parse(fail_on)  # a mistake is told before a large run is read
+    names = [f"run {number}" for number in range(1, len(paths) + 1)] if redact else _names(paths)
+    sides = [_side(name, path, redact) for name, path in zip(names, paths, strict=True)]
+    versus = compare(sides[0], sides[1:], between)
+    return Comparison(versus, decide(gates, versus, between), tuple(prices) or (None,) * len(paths), between)
+
+
+def _side(name: str, path: Path, redact: bool) -> Side:
+    return side_of_run(name, load(path, redact=redact))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """The folders' own names, as much of their paths as tells them apart; one path given twice is numbered."""
+    parts = [path.resolve().parts for path in paths]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(one[-depth:]) for one in parts]
+        if len(set(names)) == len(names):
+            return names
+    last = [one[-1] for one in parts]
+    return [name if last.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(last)]
+
+
+def render(comparison: Comparison, fmt: str) -> str:
+    """The comparison in one of FORMATS, as text."""
+    return FORMATS[fmt](comparison)
+
+
+def _html(comparison: Comparison) -> str:
+    shown = view(comparison)
+    return page("compare.html.j2", shown, figures.comparison(shown["series"]))
+
+
+def _markdown(comparison: Comparison) -> str:
+    return environment().get_template("compare.md.j2").render(view=view(comparison))
+
+
+def _text(comparison: Comparison) -> str:
+    return comparison_text.text(view(comparison))
+
+
+def _json(comparison: Comparison) -> str:
+    return json.dumps(to_json(comparison), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+FORMATS: dict[str, Callable[[Comparison], str]] = {"text": _text, "html": _html, "md": _markdown, "json": _json}
