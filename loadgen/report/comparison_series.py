@@ -56,7 +56,7 @@ def _curves(name: str, sides: Sequence[Side], workloads: Sequence[Sequence[Workl
     return {
         "workload": name,
         "workloads": [side.name for side in sides],
-        "loads": [loads(group) for group in mine],
+        "loads": [loads(group, {}) for group in mine],
         "limits": [],
     }
 
