@@ -9,7 +9,6 @@ and a bound that plausible fits disagree on names them all: a confident wrong ca
     prefill: TTFT = requests' overhead + the prompt's passes + waiting (steps and prefills of others, a free slot)
     decode:  ITL  = one step of the running batch + prefills of others
     batch = load * D / (TTFT + D), D = (output tokens - 1) * ITL   (Little's law; else the server's own figure)
-    S_p(a, b) of compute and weights is divided as a^p : b^p, which sums to it exactly (Euler's theorem, degree 1).
 """
 
 from __future__ import annotations
@@ -23,25 +22,13 @@ from typing import Literal
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fitted import Fit, FitCell
-from loadgen.roofline.passes import StepLaw, combine, step_law, step_parts, visible_pairs
+from loadgen.roofline.parts import CLIENT, COMPUTE, MEMORY, OVERHEAD, QUEUE, Part, added, bound_of, per_token, step
+from loadgen.roofline.passes import StepLaw, step_law, step_parts, visible_pairs
 from loadgen.roofline.serving import EngineConfig
 
 Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
-COMPUTE, MEMORY, COMMUNICATION = "compute", "memory", "communication"
-OVERHEAD, QUEUE, CLIENT = "overhead", "queue", "client"
 PLAUSIBLE = 0.1  # of the plausible fits that must name a bound before it is told as a rival
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part of a phase's time. `formula` is in the names of `inputs` (SI units), so that it can be computed again."""
-
-    name: str
-    bound: str  # the group that it counts for; "" where black-box constants do not tell
-    seconds: float
-    formula: str
-    inputs: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +75,17 @@ class Cause:
         return self.measured_s / self.fitted_roof_s if self.fitted_roof_s > 0 else math.nan
 
 
-ROOF_FORMULA = "max(flops / peak_flop_per_s, bytes / peak_bytes_per_s)"
-DISTANCE_FORMULA = "measured_s / roof_s"
+# How the numbers of a cause follow from others. Names are those of the cost law, of `Work` and of the cell.
+FORMULAS: Mapping[str, str] = {
+    "roof_s": "max(flops / peak_flop_per_s, bytes / peak_bytes_per_s)",
+    "distance_to_roof": "measured_s / roof_s",
+    "distance_to_fitted_roof": "measured_s / fitted_roof_s",
+    "fitted_roof_s": "the sum of the parts bound by compute or memory",
+    "flops": "flops_per_token * tokens + head_flops * sampled tokens + attention_flops per pair * pairs",
+    "bytes": "passes * (dense_bytes + expert_bytes * (1 - (1 - expert_share) ^ tokens of a pass)) + kv_bytes",
+    "kv_bytes": "gpus * kv_bytes of a token and GPU * batch * context tokens (decode)",
+    "batch": "load * D / (TTFT + D), D = (osl - 1) * ITL; the server's own figure or a static batch where known",
+}
 
 
 def find_causes(fit: Fit) -> tuple[Cause, ...]:
@@ -155,14 +151,6 @@ def mean_length(cell: Cell, nominal: float) -> float:
     return max(1.0, nominal * (1.0 + cell.protocol.length_ratio) / 2.0)
 
 
-def bound_of(parts: tuple[Part, ...]) -> str | None:
-    """The group with the largest part of the time; None where it has no name."""
-    totals: Counter[str] = Counter()
-    for part in parts:
-        totals[part.bound] += part.seconds  # type: ignore[assignment]  # Counter adds floats as well
-    return max(totals, key=totals.__getitem__) or None if totals else None
-
-
 def _explain(phase: Phase, one: FitCell, engine: EngineConfig, batch: float) -> tuple[Work, tuple[Part, ...]]:
     return _prefill(one, engine) if phase == "prefill" else _decode(one, engine, batch)
 
@@ -184,13 +172,10 @@ def _prefill(one: FitCell, engine: EngineConfig) -> tuple[Work, tuple[Part, ...]
         tokens = fresh / passes
         pairs = together * visible_pairs(law, cached + k * tokens, tokens)
         head = together if k == passes - 1 else 0.0
-        pass_flops = law.flops_per_token * tokens * together + law.head_flops * head
-        pass_bytes = law.dense_bytes + law.expert_bytes * _touched(law, tokens * together)
-        flops += pass_flops + law.attention_flops_prefill * pairs
-        moved += pass_bytes
-        parts = step_parts(law, 0.0, 0.0, tokens * together, head, 0.0, 0.0, pairs)
-        inputs = {"attention_flops": law.attention_flops_prefill * pairs, "kv_bytes_per_gpu": 0.0}
-        sums = _add(sums, _step(law, parts, inputs | {"flops": pass_flops, "bytes": pass_bytes, "passes": passes}))
+        flops += law.flops_per_token * tokens * together + law.head_flops * head + law.attention_flops_prefill * pairs
+        moved += law.dense_bytes + law.expert_bytes * _touched(law, tokens * together)
+        seconds = step_parts(law, 0.0, 0.0, tokens * together, head, 0.0, 0.0, pairs)
+        sums = added(sums, step(law, seconds, prefill_tokens=tokens * together))
     request = engine.request_s + engine.prompt_token_s * prompt
     told = {"request_s": engine.request_s, "prompt_token_s": engine.prompt_token_s, "prompt_tokens": prompt}
     if request > 0:
@@ -213,14 +198,13 @@ def _decode(one: FitCell, engine: EngineConfig, batch: float) -> tuple[Work, tup
     attention = law.attention_flops_decode * tokens * seen
     weights = law.dense_bytes + law.expert_bytes * _touched(law, tokens)
     kv_per_gpu = law.kv_bytes * batch * seen
-    inputs = {"flops": flops, "bytes": weights, "attention_flops": attention, "kv_bytes_per_gpu": kv_per_gpu}
-    parts = step_parts(law, batch, tokens, 0.0, tokens, batch * seen, tokens * seen, 0.0)
-    sums = _step(law, parts, inputs | {"batch": batch, "context_tokens": seen, "tokens_per_step": accepted})
+    seconds = step_parts(law, batch, tokens, 0.0, tokens, batch * seen, tokens * seen, 0.0)
+    sums = step(law, seconds, batch=batch, context_tokens=seen, decodes=True)
     if engine.draft_tokens:
         drafting = engine.draft_tokens * engine.draft_token_s
         told = {"draft_tokens": float(engine.draft_tokens), "draft_token_s": engine.draft_token_s}
         sums["drafting"] = Part("drafting", OVERHEAD, drafting, "draft_tokens * draft_token_s", told)
-        sums = {name: replace(part, seconds=part.seconds / accepted) for name, part in sums.items()}
+        sums = {name: per_token(part, accepted) for name, part in sums.items()}
     done = sum(part.seconds for part in sums.values())
     itl = one.itl_fit_s if math.isfinite(one.itl_fit_s) else cell.itl_s
     sums["prefills of others"] = _rest("prefills of others", itl, done, "itl_fit_s")
@@ -233,74 +217,9 @@ def _touched(law: StepLaw, tokens: float) -> float:
     return 1.0 - untouched
 
 
-_JOINT = (
-    "S_p(a, b) * {0}^p / (a^p + b^p), a = flops / flop_per_s, b = bytes / bytes_per_s; p = null: the larger of the two"
-)
-
-
-def _step(
-    law: StepLaw, parts: tuple[float, float, float, float, float, float], inputs: Mapping[str, float]
-) -> dict[str, Part]:
-    """One step's time by part; the parts sum to what `combine` says."""
-    compute, weights, kv, attention, communication, overhead = parts
-    joint = combine(law, compute, weights, 0.0, 0.0, 0.0, 0.0) if law.overlap == 0 else _joint(law, compute, weights)
-    share = _share(compute, weights, law.sharpness)
-    common = dict(inputs) | {"flop_per_s": law.compute_rate, "bytes_per_s": law.weight_rate, "p": law.sharpness}
-    device = {
-        "matrix products": Part("matrix products", COMPUTE, joint * share, _JOINT.format("a"), common),
-        "weights": Part("weights", MEMORY, joint * (1.0 - share), _JOINT.format("b"), common),
-        "KV cache": Part("KV cache", MEMORY, kv, "kv_bytes_per_gpu / kv_bytes_per_s_per_gpu",
-                         dict(inputs) | {"kv_bytes_per_s_per_gpu": law.kv_rate}),
-        "attention": Part("attention", COMPUTE, attention, "attention_flops / attention_flop_per_s",
-                          dict(inputs) | {"attention_flop_per_s": law.attention_rate}),
-        "all-reduce": Part("all-reduce", COMMUNICATION, communication, "allreduce_s + allreduce_token_s * tokens",
-                           dict(inputs) | {"allreduce_s": law.allreduce_s,
-                                           "allreduce_token_s": law.allreduce_token_s}),
-    }  # fmt: skip
-    told = dict(inputs) | {"step_s": law.step_s, "sequence_s": law.sequence_s, "decode_step_s": law.decode_step_s,
-                           "prefill_token_s": law.prefill_token_s}  # fmt: skip
-    # Constants without any physics beside them are costs whose cause nobody named.
-    bound = "" if math.isnan(law.peak_flop_per_s) else OVERHEAD
-    formula = "step_s + sequence_s * batch + decode_step_s + prefill_token_s * tokens, those that the phase has"
-    last = {"overhead": Part("overhead", bound, overhead, formula, told)}
-    if law.overlap == 0:
-        return device | last
-    # Behind a GPU that is busy for longer the host's work costs nothing, and the other way round.
-    return device if sum(part.seconds for part in device.values()) >= overhead else last
-
-
-def _joint(law: StepLaw, compute: float, weights: float) -> float:
-    return combine(law._replace(overlap=0.0), compute, weights, 0.0, 0.0, 0.0, 0.0)
-
-
-def _share(compute: float, weights: float, p: float) -> float:
-    """a^p / (a^p + b^p); with p = inf all of it is the larger's."""
-    if compute == weights:
-        return 0.5
-    if math.isinf(p):
-        return 1.0 if compute > weights else 0.0
-    larger = max(compute, weights)
-    a: float = (compute / larger) ** p
-    b: float = (weights / larger) ** p
-    return a / (a + b)
-
-
 def _rest(name: str, whole: float, done: float, what: str) -> Part:
     inputs = {what: whole, "passes_s": done}
     return Part(name, QUEUE, max(0.0, whole - done), f"{what} - passes_s, at least 0", inputs)
-
-
-def _add(sums: dict[str, Part], more: dict[str, Part]) -> dict[str, Part]:
-    """Sums of the passes of one prompt. Of the inputs amounts are summed; what all passes share is kept."""
-    out = dict(sums)
-    for name, part in more.items():
-        if (before := out.get(name)) is None:
-            out[name] = part
-            continue
-        amounts = ("flops", "bytes", "attention_flops")
-        inputs = {key: x + before.inputs[key] if key in amounts else x for key, x in part.inputs.items()}
-        out[name] = replace(part, seconds=part.seconds + before.seconds, inputs=inputs)
-    return out
 
 
 def _present(sums: Mapping[str, Part]) -> tuple[Part, ...]:

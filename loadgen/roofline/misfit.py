@@ -17,10 +17,11 @@ import numpy as np
 
 from loadgen.model import Finding
 from loadgen.roofline.caps import caps
-from loadgen.roofline.causes import QUEUE, Cause, Phase
+from loadgen.roofline.causes import Cause, Phase
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fitted import Fit, FitCell
 from loadgen.roofline.marks import lowest_loads, name, residual, several, spread_of, told, trend
+from loadgen.roofline.parts import QUEUE
 from loadgen.roofline.words import count, number, percent, quantity, seconds
 
 Rule = Callable[[Fit, Sequence[Cause]], Iterator[Finding]]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from loadgen.roofline.causes import CLIENT, QUEUE, Cause, Part
+from loadgen.roofline.causes import Cause
+from loadgen.roofline.parts import CLIENT, QUEUE, Part
 from loadgen.roofline.words import count, loads, number, percent, quantity, seconds
 
 WORTH = 0.05  # of the phase's time: smaller parts are left to the table
@@ -51,6 +52,9 @@ def _sorted(parts: list[Part]) -> list[Part]:
 def _part(cause: Cause, part: Part) -> str:
     """One part: what it moves or computes, and how long that takes."""
     time, inputs = seconds(part.seconds), part.inputs
+    if not part.bound:
+        constants = {"KV cache": "for context", "attention": "for pairs of prompt tokens"}
+        return f"{time} {constants.get(part.name, 'of constant cost')}"
     if part.name == "weights":
         return f"{time} to read {quantity(inputs['bytes'], 'B')} of weights at {_rate(inputs['bytes_per_s'], 'B')}"
     if part.name == "KV cache":
@@ -63,7 +67,7 @@ def _part(cause: Cause, part: Part) -> str:
         return f"{time} for {quantity(inputs['attention_flops'], 'FLOP')} of attention"
     names = {
         "all-reduce": "for all-reduces between GPUs",
-        "overhead": "of overhead (launches, scheduler, sampler)" if part.bound else "of constant cost",
+        "overhead": "of overhead (launches, scheduler, sampler)",
         "request": "before the prompt reaches the scheduler",
         "drafting": "to draft tokens",
     }

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from loadgen.roofline.causes import Cause, Part, ends, find_causes
+from loadgen.roofline.causes import Cause, ends, find_causes
 from loadgen.roofline.cells import Protocol
 from loadgen.roofline.fitted import Fit
+from loadgen.roofline.parts import Part
 from loadgen.roofline.passes import constants_law, step_law
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.tell import sentence
-from tests.roofline.fits import ENGINE, H100, MBU_OPEN, World, cells, draws, fit_of
+from tests.roofline.fits import EFFICIENCY, ENGINE, H100, MBU_OPEN, World, cells, draws, fit_of
 
 
 def one_cell(prompt: int, output: int, users: int, engine: EngineConfig = ENGINE, **more: object) -> Fit:
@@ -36,7 +37,9 @@ def by_hand(part: Part) -> float:
     if part.name == "attention":
         return i["attention_flops"] / i["attention_flop_per_s"]
     if part.name == "overhead":
-        return i["step_s"] + i["sequence_s"] * i.get("batch", 0.0)
+        return i["passes"] * (i["step_s"] + i["sequence_s"] * i["batch"]) + i["eager_s"]
+    if part.name == "all-reduce":
+        return i["passes"] * i["allreduce_s"] + i["allreduce_token_s"] * i["tokens"]
     if part.name == "request":
         return i["request_s"] + i["prompt_token_s"] * i["prompt_tokens"]
     whole = i["ttft_fit_s"] if "ttft_fit_s" in i else i["itl_fit_s"]
@@ -45,7 +48,9 @@ def by_hand(part: Part) -> float:
 
 @pytest.mark.parametrize("of", [(1500, 200, 1), (128, 256, 32), (1000, 256, 16)])
 def test_parts_sum_to_the_time_and_follow_from_their_inputs(of: tuple[int, int, int]) -> None:
-    for found in find_causes(one_cell(*of)):
+    two = replace(H100, gpus=2)
+    law = step_law(two, EFFICIENCY)._replace(padding=1.0)
+    for found in (*find_causes(one_cell(*of)), *find_causes(one_cell(*of, replace(ENGINE, law=law), where=two))):
         assert sum(part.seconds for part in found.parts) == pytest.approx(found.fit_s, rel=0.02)
         for part in found.parts:
             assert by_hand(part) == pytest.approx(part.seconds, rel=1e-9), part.name
@@ -56,6 +61,8 @@ def test_parts_of_a_prompt_in_several_passes_sum_to_ttft() -> None:
     assert found.work.passes == 5
     assert sum(part.seconds for part in found.parts) == pytest.approx(found.fit_s, rel=1e-3)
     assert found.bound == "compute"
+    for part in found.parts:
+        assert by_hand(part) == pytest.approx(part.seconds, rel=1e-3), part.name
 
 
 @pytest.mark.parametrize(
