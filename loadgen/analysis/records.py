@@ -10,7 +10,7 @@ its user saw, and its `outcome` says that it broke off. (In tables of statistics
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,14 +103,14 @@ FIELDS = (
 )
 
 
-def records(info: RunInfo, requests: Requests) -> Iterator[Record]:
-    """One record for each request, in the order of the frame. Holds a block of them at a time."""
+def records(info: RunInfo, requests: Requests, fields: Sequence[str] = FIELDS) -> Iterator[Record]:
+    """One record for each request, in the order of the frame, with some of FIELDS. Holds a block of them at a time."""
     columns_of = _columns(info, requests)
     for low in range(0, len(requests), _BLOCK):
         high = min(low + _BLOCK, len(requests))
-        made = {name: column(low, high) for name, column in columns_of.items()}
+        made = {name: columns_of[name](low, high) for name in fields}
         for i in range(high - low):
-            yield {name: made[name][i] for name in FIELDS}
+            yield {name: made[name][i] for name in fields}
 
 
 _Column = Callable[[int, int], list[Any]]  # the values of rows [low, high)

@@ -10,13 +10,14 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import markupsafe
 
-from loadgen.analysis.summary import Summary, summarise, to_json
+from loadgen.analysis.summary import Summary, Value, summarise, to_json
 from loadgen.report import figures
 from loadgen.report.chart import Chart
 from loadgen.report.palette import THEMES
@@ -96,16 +97,28 @@ def _json(summary: Summary) -> str:
     return json.dumps(to_json(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def metric_rows(summary: Summary) -> list[dict[str, Any]]:
+    """One row for each statistic of each stage, SI units; None is n/a."""
+    return [
+        {
+            "stage": stage.info.name,
+            "workload": stage.info.workload,
+            "load_kind": stage.info.load.kind,
+            "load": stage.info.load.value,
+            **asdict(value),
+        }
+        for stage in summary.stages
+        for value in stage.values
+    ]
+
+
 def _csv(summary: Summary) -> str:
     """One row for each statistic; an empty field is n/a."""
     out = io.StringIO()
-    table = csv.writer(out, lineterminator="\n")
-    head = ("stage", "workload", "load_kind", "load", "metric", "stat", "value", "unit", "n", "ci_low", "ci_high")
-    table.writerow((*head, "supported"))
-    for stage in summary.stages:
-        of = (stage.info.name, stage.info.workload, stage.info.load.kind, stage.info.load.value)
-        for v in stage.values:
-            table.writerow((*of, v.metric, v.stat, v.value, v.unit, v.n, v.ci_low, v.ci_high, v.supported))
+    heads = ("stage", "workload", "load_kind", "load", *Value.__dataclass_fields__)
+    table = csv.DictWriter(out, heads, lineterminator="\n")
+    table.writeheader()
+    table.writerows(metric_rows(summary))
     return out.getvalue()
 
 

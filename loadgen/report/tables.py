@@ -48,6 +48,7 @@ RATES: tuple[tuple[str, str], ...] = (
 BRIEF: tuple[tuple[str, str], ...] = (
     ("ttft", "p50"),
     ("ttft", "p99"),
+    ("ttft_scheduled", "p99"),
     ("tpot", "p50"),
     ("e2e", "p50"),
     ("output_tokens_per_s", "rate"),
@@ -185,18 +186,20 @@ def _unit(metric: Metric) -> str:
     return "%" if metric.unit == "1" else metric.unit
 
 
-def brief(workloads: tuple[WorkloadGroup, ...]) -> list[dict[str, Any]]:
-    """One line for each stage, every figure with its unit: what fits a comment under a pull request."""
-    return [
+def brief(workloads: tuple[WorkloadGroup, ...]) -> dict[str, Any]:
+    """One line for each stage, every figure with its unit; a column for each figure that any stage has."""
+    stages = [(group.name, stage) for group in workloads for stage in group.stages]
+    shown = [key for key in BRIEF if any(_has(stage, *key) for _, stage in stages)]
+    rows = [
         {
-            "workload": group.name,
+            "workload": name,
             "load": stage.label,
             "ok": f"{stage.summary.counts.ok:,} of {stage.summary.counts.sent:,}",
-            "figures": [_short(stage.summary.get(metric, stat)) for metric, stat in BRIEF],
+            "figures": [_short(stage.summary.get(*key)) for key in shown],
         }
-        for group in workloads
-        for stage in group.stages
+        for name, stage in stages
     ]
+    return {"heads": [_rate_label(*key) for key in shown], "rows": rows}
 
 
 def _short(value: Value | None) -> str:
