@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--gpu", default="h100-sxm", show_default=True, help="GPU of the catalogue, or custom."),
-    click.option("--gpus", default=1, show_default=True, type=click.IntRange(min=1), help="GPUs, tensor-parallel."),
+    click.option("--gpu", default="h100-sxm", show_default=True, help="GPU of the catalogue, or custom:PEAK:BANDWIDTH[:MEMORY]."),
+    click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 10**6), help="GPUs, tensor-parallel."),
     click.option(
         "--shape", default="llama-3.1-8b", show_default=True, help="Model of the catalogue, or a config.json."
     ),
@@ -55,7 +55,7 @@ def read_gpu(name: str, peak: str = "", bandwidth: str = "", memory: str = "") -
     from loadgen.roofline.catalog import custom_gpu, gpu
     from loadgen.roofline.naming import quantity
 
-    if name.lower() != "custom":
+    if name.lower() != "custom" or not (peak or bandwidth or memory):
         if peak or bandwidth or memory:
             raise UsageError("--peak, --bandwidth and --memory go with --gpu custom only", where=f"--gpu {name}")
         return gpu(name)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from loadgen.roofline.passes import Deployment, StepLaw
     from loadgen.roofline.predict import Phase, Prediction
 
+MOST, LEAST = 10**12, 1e-6  # counts and shares beyond which no figure means anything
 CONSTANTS = ("prefill", "step", "user")
 
 
@@ -25,12 +26,12 @@ CONSTANTS = ("prefill", "step", "user")
 @hardware_options
 @click.option("--params", default="", help="Model size alone, e.g. 8e9 or 8B: textbook mode, no KV cache.")
 @click.option("--constants", default="", help="prefill=0.02ms,step=5ms,user=0.05ms in place of hardware facts.")
-@click.option("--prompt-tokens", default=2000, show_default=True, type=click.IntRange(min=1))
-@click.option("--output-tokens", default=200, show_default=True, type=click.IntRange(min=1))
-@click.option("--batch", default=1, show_default=True, type=click.IntRange(min=1), help="Users decoding together.")
+@click.option("--prompt-tokens", default=2000, show_default=True, type=click.IntRange(1, MOST))
+@click.option("--output-tokens", default=200, show_default=True, type=click.IntRange(1, MOST))
+@click.option("--batch", default=1, show_default=True, type=click.IntRange(1, MOST), help="Users decoding together.")
 @click.option("--queue", default="0", help="Wait before the prefill, e.g. 500ms.")
-@click.option("--mfu", default=1.0, show_default=True, type=Number(0, 1, min_open=True), help="Of peak FLOP/s.")
-@click.option("--mbu", default=1.0, show_default=True, type=Number(0, 1, min_open=True), help="Of bandwidth.")
+@click.option("--mfu", default=1.0, show_default=True, type=Number(LEAST, 1), help="Of peak FLOP/s.")
+@click.option("--mbu", default=1.0, show_default=True, type=Number(LEAST, 1), help="Of bandwidth.")
 @click.option("--overhead", default="0", help="Fixed time per step, e.g. 2ms.")
 @click.option("--format", "form", default="text", type=click.Choice(["text", "json"]), show_default=True)
 @click.pass_context

@@ -9,13 +9,13 @@ is not there must say what is near instead of guessing.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import NoReturn
 
 from loadgen.errors import UsageError
-from loadgen.roofline.naming import closest, plain, words_without
+from loadgen.roofline.naming import closest, plain, quantity, words_without
 from loadgen.roofline.shapes import ModelShape
 
 # Words in a Hugging Face or nvidia-smi name that say nothing about size: tuning, packaging, vendor.
@@ -104,12 +104,16 @@ def shapes() -> tuple[ModelShape, ...]:
 def gpu(name: str) -> Gpu:
     """The GPU of that name: catalogue name, alias, or what nvidia-smi prints; case and punctuation do not matter.
 
+    One that is not in the catalogue is written as its facts, `custom:989T:3.35TB/s[:80GB]`, which is then its name.
+
     Raises:
         UsageError: no such GPU; says which names are near.
     """
+    if name.strip().lower().startswith("custom"):
+        return _written_out(name.strip())
     rows, keys = _gpu_table()
     found = keys.get(words_without(name, _GPU_NOISE))
-    return rows[found] if found is not None else _unknown("GPU", name, [row.name for row in rows], "custom")
+    return rows[found] if found is not None else _unknown("GPU", name, [row.name for row in rows], "its facts: custom:PEAK:BANDWIDTH")
 
 
 def shape(name: str) -> ModelShape:
@@ -140,6 +144,19 @@ def custom_gpu(
         link_bytes_per_s=link_bytes_per_s,
         source="given by the user",
     )
+
+
+def _written_out(name: str) -> Gpu:
+    facts = name.split(":")[1:]
+    if not 2 <= len(facts) <= 3:
+        raise UsageError(
+            "a custom GPU needs its peak FLOP/s and its bandwidth, and may have its memory",
+            where=name,
+            do="write custom:989T:3.35TB/s:80GB",
+        )
+    peak, bandwidth = quantity(facts[0], f"peak of {name}"), quantity(facts[1], f"bandwidth of {name}")
+    memory = quantity(facts[2], f"memory of {name}") if len(facts) == 3 else float("inf")
+    return replace(custom_gpu(peak, bandwidth, memory), name=name)
 
 
 def _unknown(kind: str, name: str, names: list[str], other: str) -> NoReturn:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from loadgen.errors import UsageError
 
+SMALLEST, LARGEST = 1e-15, 1e24  # of any quantity that is typed: products of a few of them stay finite
 _PREFIX = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "B": 1e9}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -38,7 +39,7 @@ def quantity(text: str, what: str) -> float:
     """A positive number with an optional SI prefix and unit: "989e12", "989TFLOPS", "3.35 TB/s", "8B" (billions).
 
     Raises:
-        UsageError: not such a number.
+        UsageError: not such a number, or one that nothing has and no arithmetic survives.
     """
     match = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?\d+)?)\s*([kMGTPB]?)([A-Za-z/]*)\s*", text)
     try:
@@ -47,6 +48,8 @@ def quantity(text: str, what: str) -> float:
         value = 0.0
     if value <= 0:
         raise UsageError(f"{what}: {text!r} is not a positive quantity", do="write it like 989e12, 989T or 3.35TB/s")
+    if not SMALLEST <= value <= LARGEST:
+        raise UsageError(f"{what}: {text!r} is beyond all measure", do="write it like 989e12, 989T or 3.35TB/s")
     return value
 
 
@@ -62,6 +65,9 @@ def seconds(text: str, what: str) -> float:
     except ValueError:
         value = -1.0
     unit = match[2] if match else ""
+    span = value * _SECONDS.get(unit, 1.0)
     if value < 0 or (unit not in _SECONDS and value != 0):
         raise UsageError(f"{what}: {text!r} is not a duration", do="write it with its unit, like 500ms, 5us or 1.5s")
-    return value * _SECONDS.get(unit, 1.0)
+    if span and not SMALLEST <= span <= LARGEST:
+        raise UsageError(f"{what}: {text!r} is beyond all measure", do="write it like 500ms, 5us or 1.5s")
+    return span

@@ -73,6 +73,13 @@ def test_an_unknown_name_says_what_is_near() -> None:
         catalog.gpu("h20")
 
 
+def test_a_gpu_may_be_written_out_as_its_facts() -> None:
+    gpu = catalog.gpu("custom:989T:3.35TB/s:80GB")
+    assert (gpu.rate("fp8"), gpu.bandwidth_bytes_per_s, gpu.memory_bytes) == (989e12, 3.35e12, 80e9)
+    assert catalog.gpu(gpu.name) == gpu
+    assert catalog.gpu("custom:1T:1T").memory_bytes == float("inf")
+
+
 def test_the_ridge_of_known_gpus() -> None:
     assert catalog.gpu("h100-sxm").ridge() == pytest.approx(295, abs=0.5)
     assert catalog.gpu("h200").ridge() == pytest.approx(206, abs=0.5)

@@ -284,11 +284,23 @@ def test_the_command_takes_a_custom_gpu_and_a_config(tmp_path: object) -> None:
         ["--params", "-8"],
         ["--gpu", "custom"],
         ["--queue", "5 parsecs"],
+        ["--params", "1e400"],
+        ["--params", "1e-320"],
+        ["--gpu", "custom", "--peak", "1e-300", "--bandwidth", "1T"],
+        ["--queue", "1e400s"],
+        ["--gpu", "custom:1T"],
+        ["--gpu", "custom:1T:x"],
     ],
 )
 def test_mistakes_are_one_line_errors(arguments: list[str]) -> None:
     with pytest.raises(UsageError):
         CliRunner().invoke(command, arguments, catch_exceptions=False)
+
+
+def test_what_the_flags_allow_never_ends_in_infinity() -> None:
+    largest = ["--params", "1e24", "--batch", "1000000000000", "--output-tokens", "1000000000000", "--mfu", "1e-6"]
+    got = run(*largest, "--gpu", "custom:1e-15:1e-15", "--queue", "1e24s")
+    json.dumps(got, allow_nan=False)
 
 
 def test_constants_may_leave_out_the_user_term() -> None:
