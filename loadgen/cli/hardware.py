@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--gpu", default="h100-sxm", show_default=True, help="GPU of the catalogue, or custom:PEAK:BANDWIDTH[:MEMORY]."),
+    click.option(
+        "--gpu", default="h100-sxm", show_default=True, help="Name in the catalogue, or custom:PEAK:BANDWIDTH."
+    ),
     click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 10**6), help="GPUs, tensor-parallel."),
     click.option(
         "--shape", default="llama-3.1-8b", show_default=True, help="Model of the catalogue, or a config.json."

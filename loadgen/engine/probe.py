@@ -26,6 +26,7 @@ from loadgen.model import Exchange, Features, Message, PlannedRequest
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0", "host.docker.internal")
 _ENDPOINTS = ("/chat/completions", "/completions", "/models")
 _LOADING_PATIENCE_S = 120.0
+_ASIDE_PATIENCE_S = 2.0  # for each answer that a run can do without
 _TOKENS = 8  # asked of each trial request
 _TOKENIZES = ("vllm", "llama.cpp", "sglang", "loadgen-simulator")
 # What a refusal may name, and what to leave out or rename then.
@@ -50,6 +51,7 @@ class Probed:
     tokenize_url: str | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
     trials: tuple[str, ...] = ()  # what was tried and what came of it, one line each
+    silent: tuple[str, ...] = ()  # URLs of what was asked aside and did not answer in time
 
 
 def base_urls(url: str) -> list[str]:
@@ -156,11 +158,17 @@ class Probe:
         """Engine, version, context limit: what the server tells of itself without being asked for tokens."""
         entry = next((e for e in listing if e.get("id") == model), listing[0] if listing else {})
 
+        silent: list[str] = []
+
         async def quietly(url: str) -> tuple[int, Any]:
             try:
-                return await self._get(session, url)
+                async with asyncio.timeout(min(_ASIDE_PATIENCE_S, self._patience_s)):
+                    return await self._get(session, url)
+            except TimeoutError:
+                silent.append(url)
             except EndpointError:
-                return 0, None
+                pass
+            return 0, None
 
         facts = await provenance.ask(quietly, base, entry)
         loop = asyncio.get_running_loop()
@@ -169,7 +177,8 @@ class Probe:
         rtt_ns = int((loop.time() - before) * 1e9)
         tokenize = base.removesuffix("/v1") + "/tokenize" if facts.engine in _TOKENIZES else None
         target = Target(base, "chat", model)
-        return Probed(target, facts.engine, facts.version, facts.context_limit, (), rtt_ns, tokenize, facts.told)
+        known = (facts.engine, facts.version, facts.context_limit)
+        return Probed(target, *known, (), rtt_ns, tokenize, facts.told, silent=tuple(silent))
 
     # -- what it accepts ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from loadgen.analysis.server import Scrape
 from loadgen.engine import provenance
@@ -23,12 +23,12 @@ from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity, public_url, scrubbed
 from loadgen.engine.probe import Probe, Probed
 from loadgen.engine.runner import Live, Runner, Target
-from loadgen.engine.sockets import HAS_KERNEL_STAMPS, StampingSelector
+from loadgen.engine.sockets import StampingSelector, clock_facts
 from loadgen.engine.stage import Slice
-from loadgen.engine.telemetry import Telemetry, own_pages, pages
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
 from loadgen.engine.warmup import WarmUp
+from loadgen.engine.watch import ServerWatch
 from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError
 from loadgen.model import Capture, Exchange, Features, PlannedRequest, RunInfo, Sink, StageInfo
@@ -103,8 +103,8 @@ class Session:
     _runner: Runner | None = None
     _crew: Crew | None = None
     _observer: Observer | None = None
-    _telemetry: Telemetry | None = None
     _guard: Guard | None = None
+    _server: ServerWatch | None = None
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
     _took: list[tuple[StageSpec, float]] = field(default_factory=list)  # stages that are done, their seconds
@@ -141,7 +141,9 @@ class Session:
                 return
             self._crew = self._hire(runner, probed.target)
             try:
-                self._telemetry = await self._watch(probed.target)
+                self._server = ServerWatch.of(settings, probed, self.clock.now_ns, self.sink.telemetry, self.say)
+                if self._server is not None:
+                    self._record(await self._server.open())
                 begin = self.clock.now_ns()
                 for spec in stages:
                     if self._observer is not None:
@@ -156,9 +158,8 @@ class Session:
                 self.interrupted |= runner.stop.is_set()
                 if self._crew is not None:
                     await self._crew.close()
-                if self._telemetry is not None:
-                    await asyncio.to_thread(self._telemetry.close)
-                    self._record(self._telemetry)
+                if self._server is not None:
+                    self._record(await self._server.close())
 
     # -- the parts ----------------------------------------------------------------------------------------------
 
@@ -223,31 +224,17 @@ class Session:
         self.sink.update(self.info)
         return probed
 
-    async def _watch(self, target: Target) -> Telemetry | None:
-        """Begin to read the server's metrics, where that is wanted."""
-        settings = self.settings
-        given, auto = pages(settings.metrics, target.base_url, settings.headers, settings.security)
-        if not given and not auto:
-            return None
-        telemetry = Telemetry(self.clock.now_ns, self.sink.telemetry())
-        own = own_pages(target.base_url, settings.headers, settings.security) if auto else []
-        await asyncio.to_thread(telemetry.open, given, own)
-        await asyncio.to_thread(telemetry.mark)
-        for note in telemetry.notes:
-            self.say(note)
-        self._record(telemetry)
-        return telemetry
-
-    def _record(self, telemetry: Telemetry) -> None:
+    def _record(self, telemetry: dict[str, Any]) -> None:
+        """What is known of the server's metrics, into the run's record."""
         secrets = Secrets.of(self.settings.url, self.settings.headers)
-        self.info.endpoint["telemetry"] = provenance.scrub(telemetry.record(), secrets.scrub)
+        self.info.endpoint["telemetry"] = provenance.scrub(telemetry, secrets.scrub)
         self.info.endpoint["unknown"] = provenance.unknown(self.info.endpoint)
         self.sink.update(self.info)
 
     async def _mark(self) -> None:
         """The server's counters at the edge of a stage, when nothing is in flight."""
-        if self._telemetry is not None:
-            await asyncio.to_thread(self._telemetry.mark)
+        if self._server is not None:
+            await self._server.mark()
 
     async def _stage(self, runner: Runner, transport: Transport, spec: StageSpec) -> None:
         info = stage_info(spec)
@@ -384,20 +371,6 @@ def stage_info(spec: StageSpec) -> StageInfo:
     return StageInfo(
         spec.stage, spec.name, workload, spec.load, spec.requests, spec.duration_ns, held_out=spec.held_out
     )
-
-
-def clock_facts(clock: MonotonicClock, selector: StampingSelector | None) -> dict[str, object]:
-    """Where stamps come from, and how wrong they can be."""
-    if selector is None or not HAS_KERNEL_STAMPS:
-        return {"stamp_source": "process", "clock": "CLOCK_MONOTONIC", "origin_ns": clock.origin_ns}
-    return {
-        "stamp_source": "kernel",
-        "clock": "CLOCK_MONOTONIC",
-        "origin_ns": clock.origin_ns,  # the run's start, so that another log on the same clock can be compared
-        "error_ns": selector.wall.error_ns,
-        "resyncs": selector.wall.resyncs,
-        "steps": selector.wall.steps,
-    }
 
 
 def run_session(

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadgen.engine.clock import TimerFd
+from loadgen.engine.clock import MonotonicClock, TimerFd
 from loadgen.model import Piece
 
 READ_CAP = 65_536  # bytes of one receive
@@ -323,3 +323,17 @@ def _fileno(fileobj: Any) -> int:
     if fd < 0:
         raise ValueError(f"invalid file descriptor {fd}")
     return fd
+
+
+def clock_facts(clock: MonotonicClock, selector: StampingSelector | None) -> dict[str, object]:
+    """Where stamps come from, and how wrong they can be."""
+    if selector is None or not HAS_KERNEL_STAMPS:
+        return {"stamp_source": "process", "clock": "CLOCK_MONOTONIC", "origin_ns": clock.origin_ns}
+    return {
+        "stamp_source": "kernel",
+        "clock": "CLOCK_MONOTONIC",
+        "origin_ns": clock.origin_ns,  # the run's start, so that another log on the same clock can be compared
+        "error_ns": selector.wall.error_ns,
+        "resyncs": selector.wall.resyncs,
+        "steps": selector.wall.steps,
+    }

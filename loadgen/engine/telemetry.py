@@ -8,8 +8,10 @@ lines, so that the loop that stamps tokens is never held up. Whatever goes wrong
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import re
+import socket
 import ssl
 import threading
 import time
@@ -30,9 +32,10 @@ from loadgen.errors import LoadgenError, UsageError
 AUTO, OFF = "auto", "off"
 INTERVAL_S = 1.0
 _PATHS = ("/metrics", "/prometheus/metrics")  # the second is TensorRT-LLM's, whose first is JSON
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 5.0  # for a page, in the thread
+PATIENCE_S = 2.0  # that the run itself waits for pages, all of them together
+_REST_S = 30.0  # that a page is left alone after it has timed out: it would hold up the others
 _MAX_BYTES = 8 << 20
-_STOP_S = 7.0
 _ACCEPT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _WANTED = re.compile(
     rb"^(?:" + b"|".join(sorted(re.escape(name).encode() for name in wanted_names())) + rb")[{ \t].*$", re.MULTILINE
@@ -114,6 +117,8 @@ class Reader:
 
     def __init__(self, page: Page) -> None:
         self.page = page
+        self.hung = False  # its latest read took too long, or takes too long now
+        self.rests_until = 0.0  # on time.monotonic
         self._connection: http.client.HTTPConnection | None = None
         parts = urlsplit(page.url)
         self._headers = {"Accept": _ACCEPT, "Accept-Encoding": "identity", **page.headers}
@@ -156,6 +161,13 @@ class Reader:
             self.close()
         return response.status, response.getheader("Location"), body
 
+    def abort(self) -> None:
+        """From another thread: end a read that hangs."""
+        connection = self._connection
+        if connection is not None and connection.sock is not None:
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connection; the next reading opens another."""
         if self._connection is not None:
@@ -175,7 +187,8 @@ def _connect(scheme: str, host: str, port: int | None, security: Security) -> ht
 class Telemetry:
     """The thread that reads the pages. `open` once, `mark` at moments that matter, `close` at the end.
 
-    Everything that blocks is bounded by time-outs; call `open`, `mark` and `close` off the event loop.
+    `open`, `mark` and `close` block for PATIENCE_S at most, and not again for a page that hangs (which is tried again
+    now and then); call them off the event loop.
     """
 
     def __init__(
@@ -184,10 +197,10 @@ class Telemetry:
         self._now_ns, self._write, self._interval_s = now_ns, write, interval_s
         self._readers: list[Reader] = []
         self._thread: threading.Thread | None = None
-        self._wake, self._stop = threading.Event(), threading.Event()
+        self._wake, self._stop, self._searched = threading.Event(), threading.Event(), threading.Event()
         self._round = threading.Condition()
         self._rounds = 0
-        self._reading = False
+        self._reading: Reader | None = None
         self._failures: dict[tuple[int, str], int] = {}
         self._engines: set[str] = set()
         self._gpus: dict[str, Any] = {}
@@ -196,32 +209,40 @@ class Telemetry:
     def open(self, given: Sequence[Page], own: Sequence[Page]) -> None:
         """Begin. Of the endpoint's `own` candidates the first with a known series is read; `given` ones always are."""
         self._readers = [Reader(page) for page in given]
-        if own:
-            found, why = _first_known(own)
-            if found is not None:
-                self._readers.insert(0, found)
-            else:
-                self.notes.append(f"the endpoint has no metrics that could be read: {why}")
-        if self._readers:
-            self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._run, args=(own,), name="telemetry", daemon=True)
+        self._thread.start()
+        if not self._searched.wait(PATIENCE_S):
+            with self._round:
+                slow = self._reading
+            if slow is not None:
+                slow.hung = True
+                self.notes.append(silent(slow.page.url))
 
     def mark(self) -> None:
         """Read all pages now, and return when that is done (or when it takes too long)."""
-        if self._thread is None or not self._thread.is_alive():
+        if self._thread is None or not self._thread.is_alive() or not self._searched.is_set():
             return
         with self._round:
+            if self._reading is not None and self._reading.hung:
+                return
             # A round that is under way began before this moment: the one after it counts.
-            wanted = self._rounds + (2 if self._reading else 1)
+            wanted = self._rounds + (2 if self._reading is not None else 1)
             self._wake.set()
-            self._round.wait_for(lambda: self._rounds >= wanted or self._stop.is_set(), timeout=_TIMEOUT_S)
+            if self._round.wait_for(lambda: self._rounds >= wanted or self._stop.is_set(), timeout=PATIENCE_S):
+                return
+            if self._reading is not None:
+                self._reading.hung = True
+                note = silent(self._reading.page.url)
+                self.notes += [note] if note not in self.notes else []
 
     def close(self) -> None:
-        """End. A page that still hangs is left to its time-out."""
+        """End. A page that still hangs is let go."""
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(_STOP_S)
+            if (reading := self._reading) is not None and reading.hung:
+                reading.abort()
+            self._thread.join(PATIENCE_S)
 
     def record(self) -> dict[str, Any]:
         """What was read until now, as plain values for the run's record."""
@@ -240,17 +261,18 @@ class Telemetry:
 
     # -- in the thread ------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _run(self, own: Sequence[Page]) -> None:
+        self._search(own)
+        self._searched.set()
         due = time.monotonic()
-        while not self._stop.is_set():
-            with self._round:
-                self._wake.clear()
-                self._reading = True
+        while self._readers and not self._stop.is_set():
+            self._wake.clear()
             for source, reader in enumerate(self._readers):
-                self._read(source, reader)
+                if not self._stop.is_set() and reader.rests_until <= time.monotonic():
+                    self._read(source, reader)
             with self._round:
                 self._rounds += 1
-                self._reading = False
+                self._reading = None
                 self._round.notify_all()
             due = max(due + self._interval_s, time.monotonic())
             if self._wake.wait(max(due - time.monotonic(), 0.0)):
@@ -258,8 +280,33 @@ class Telemetry:
         for reader in self._readers:
             reader.close()
 
+    def _search(self, own: Sequence[Page]) -> None:
+        """Take the first page with a series that is known; else note why the first one is not it."""
+        reasons = []
+        for page in own:
+            reader = Reader(page)
+            with self._round:
+                self._reading = reader
+            try:
+                if normalise(parse(reader.read())).engines:
+                    self._readers.insert(0, reader)
+                    break
+                reasons.append("no series that is known")
+            except (OSError, http.client.HTTPException, ValueError) as bad:
+                reasons.append(_reason(bad))
+            reader.close()
+        else:
+            if own and not self._stop.is_set():
+                self.notes.append(
+                    f"the endpoint has no metrics that could be read: {public_url(own[0].url)}: {reasons[0]}"
+                )
+        self._reading = None
+
     def _read(self, source: int, reader: Reader) -> None:
+        with self._round:
+            self._reading = reader
         before = self._now_ns()
+        hung = False
         try:
             body = reader.read()
             after = self._now_ns()
@@ -272,8 +319,13 @@ class Telemetry:
             self._write(_scrape(before, after, self._rounds, source, reading))
         except LoadgenError as bad:  # the disk is full: the run will say so, too
             self._failed(source, str(bad))
+        except TimeoutError as bad:
+            hung, reader.rests_until = True, time.monotonic() + _REST_S
+            self._failed(source, _reason(bad))
         except (OSError, http.client.HTTPException, ValueError) as bad:
             self._failed(source, _reason(bad))
+        finally:
+            reader.hung = hung
 
     def _failed(self, source: int, reason: str) -> None:
         self._failures[source, reason] = self._failures.get((source, reason), 0) + 1
@@ -284,20 +336,10 @@ def _scrape(before_ns: int, after_ns: int, tick: int, source: int, got: Reading)
     return Scrape(middle, took, tick, source, got.engines, got.values, got.histograms)
 
 
+def silent(url: str) -> str:
+    """The note on a page that hangs."""
+    return f"{public_url(url)} has not answered within {PATIENCE_S:g} s: the run goes on without these metrics"
+
+
 def _reason(bad: Exception) -> str:
     return (str(bad) or type(bad).__name__)[:200]
-
-
-def _first_known(candidates: Sequence[Page]) -> tuple[Reader | None, str]:
-    """The first page with a series that is known; else why the first one is not it."""
-    reasons = []
-    for page in candidates:
-        reader = Reader(page)
-        try:
-            if normalise(parse(reader.read())).engines:
-                return reader, ""
-            reasons.append("no series that is known")
-        except (OSError, http.client.HTTPException, ValueError) as bad:
-            reasons.append(_reason(bad))
-        reader.close()
-    return None, f"{public_url(candidates[0].url)}: {reasons[0]}"

@@ -113,7 +113,11 @@ def gpu(name: str) -> Gpu:
         return _written_out(name.strip())
     rows, keys = _gpu_table()
     found = keys.get(words_without(name, _GPU_NOISE))
-    return rows[found] if found is not None else _unknown("GPU", name, [row.name for row in rows], "its facts: custom:PEAK:BANDWIDTH")
+    return (
+        rows[found]
+        if found is not None
+        else _unknown("GPU", name, [row.name for row in rows], "its facts: custom:PEAK:BANDWIDTH")
+    )
 
 
 def shape(name: str) -> ModelShape:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.analysis.server import Scrape, normalise
+from loadgen.engine import telemetry as telemetry_module
 from loadgen.engine.telemetry import Page, Telemetry, own_pages, pages, parse
 from loadgen.engine.transport import Security
 from loadgen.errors import StorageError, UsageError
@@ -237,3 +239,48 @@ def test_gpus_of_the_dcgm_exporter() -> None:
     record = telemetry.record()
     assert (record["gpu"], record["gpus"]) == ("NVIDIA H100 80GB HBM3", 2)
     assert seen[0].values == {"sm_clock_hz": 1.98e9}
+
+
+@contextmanager
+def hanging() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_page_that_hangs_is_waited_for_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
+    waits: list[float | None] = []
+    original = threading.Condition.wait_for
+
+    def wait_for(self: threading.Condition, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return original(self, ready, timeout)
+
+    monkeypatch.setattr(threading.Condition, "wait_for", wait_for)
+    with hanging() as url, serving(metrics=(200, GOOD, {})) as server:
+        with watching([Page(f"{url}/metrics"), Page(f"{server.url}/metrics")], []) as (telemetry, seen):
+            for _ in range(5):
+                telemetry.mark()
+        assert len([one for one in waits if one == 0.1]) == 1
+        assert f"{url}/metrics has not answered" in telemetry.record()["notes"][0]
+        assert seen == []
+
+
+def test_a_page_that_hangs_does_not_keep_the_others_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(telemetry_module, "_TIMEOUT_S", 0.1)
+    with hanging() as url, serving(metrics=(200, GOOD, {})) as server:
+        with watching([Page(f"{url}/metrics"), Page(f"{server.url}/metrics")], []) as (telemetry, seen):
+            for _ in range(5):
+                telemetry.mark()
+        assert len(seen) >= 5
+        assert "timed out (1 of" in telemetry.record()["notes"][-1]
+
+
+def test_the_endpoints_own_page_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
+    with hanging() as url, watching([], own_pages(url, {}, PLAIN)) as (telemetry, seen):
+        telemetry.mark()
+    assert telemetry.record()["notes"] == [telemetry_module.silent(f"{url}/metrics")]
+    assert seen == []
