@@ -33,7 +33,7 @@ from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError
 from loadgen.model import Capture, Exchange, Features, PlannedRequest, RunInfo, Sink, StageInfo
 from loadgen.plan import profile
-from loadgen.plan.schedule import StageSpec, plan_stage
+from loadgen.plan.schedule import StageSpec, plan_stage, too_long
 from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import decode, last_token_ns
 
@@ -132,7 +132,7 @@ class Session:
             )
             self._observer = self.observe(runner.live) if self.observe is not None else None
             if probed.context_limit is not None and settings.budget_ns is None:
-                for line in dict.fromkeys(_too_long(spec, probed.context_limit) for spec in stages):
+                for line in dict.fromkeys(too_long(spec, probed.context_limit) for spec in stages):
                     if line:
                         self.say(line)
             self._runner = runner
@@ -337,18 +337,6 @@ def _connections(spec: StageSpec) -> int:
     """The most connections that a stage surely needs at a time (an open loop without a cap: nobody knows)."""
     users = spec.load.value if spec.load.kind == "concurrency" else spec.load.cap or 1
     return int(min(users, spec.requests if spec.requests is not None else users))
-
-
-def _too_long(spec: StageSpec, limit: int) -> str | None:
-    """What to tell when a workload's typical request does not fit into the server's context of `limit` tokens."""
-    for workload, _ in spec.mix:
-        needed = workload.prompt_tokens.mean() + workload.output_tokens.mean()
-        if needed > limit:
-            return (
-                f"{workload.name}: a typical request needs {needed:,.0f} tokens, the server's context holds {limit:,}: "
-                "expect refusals or short answers; give a smaller --prompt-tokens or --output-tokens"
-            )
-    return None
 
 
 def _part_of_plan(

@@ -215,3 +215,15 @@ def _due_times(spec: StageSpec, seed: int) -> Iterator[int | None]:
     if spec.load.kind == "concurrency":
         return itertools.repeat(None)
     return parse_arrivals(spec.load.arrivals).offsets(spec.load.value, generator(seed, spec.stage, ARRIVALS))
+
+
+def too_long(spec: StageSpec, limit: int) -> str | None:
+    """What to tell when a workload's typical request does not fit into the server's context of `limit` tokens."""
+    for workload, _ in spec.mix:
+        needed = workload.prompt_tokens.mean() + workload.output_tokens.mean()
+        if needed > limit:
+            return (
+                f"{workload.name}: a typical request needs {needed:,.0f} tokens, the server's context holds {limit:,}: "
+                "expect refusals or short answers; give a smaller --prompt-tokens or --output-tokens"
+            )
+    return None
