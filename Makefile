@@ -29,6 +29,7 @@ check: lint types layers test wheel
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.serving
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

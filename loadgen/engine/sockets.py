@@ -29,9 +29,9 @@ from loadgen.engine.clock import MonotonicClock, TimerFd
 from loadgen.model import Piece
 
 READ_CAP = 65_536  # bytes of one receive
-_SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
+SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
 _RESYNC_NS = 200_000_000
-_ANCILLARY_BYTES = 64
+ANCILLARY_BYTES = 64
 _WAITED_NS = 100_000
 _REST_NS = 150_000  # between two polls while events come closer than _BUSY_NS
 _BUSY_NS = 400_000
@@ -69,6 +69,16 @@ class WallOffset:
         self.error_ns = best_width // 2 if not self.resyncs else max(self.error_ns, best_width // 2)
         self.resyncs += 1
         self.due_ns = time.monotonic_ns() + _RESYNC_NS
+
+    def stamp_ns(self, ancillary: list[tuple[int, int, bytes]], now_ns: int) -> int:
+        """The kernel's stamp in a receive's control messages, on CLOCK_MONOTONIC; it is never after `now_ns`."""
+        seconds, nanoseconds = _timespec(ancillary[0][2])
+        stamp: int = seconds * 1_000_000_000 + nanoseconds - self.offset_ns
+        if stamp > now_ns:  # the wall clock was set since the last measurement, or the offset's own error
+            if stamp - now_ns > 1_000_000:
+                self.measure()
+            stamp = now_ns
+        return stamp
 
 
 class WireLog:
@@ -123,7 +133,7 @@ def open_socket(family: int, kind: int, proto: int, selector: StampingSelector) 
     sock.selector, sock.log, sock.requests = selector, WireLog(), 0
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if HAS_KERNEL_STAMPS:
-        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     return sock
 
 
@@ -158,7 +168,7 @@ class StampingSelector(selectors.BaseSelector):
         # The kernel begins to stamp packets a moment after the first socket asks for it, so one asks right away.
         self._asks = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if HAS_KERNEL_STAMPS:
-            self._asks.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            self._asks.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.blind_ns = 0
         self.reset_counters()
 
@@ -185,16 +195,11 @@ class StampingSelector(selectors.BaseSelector):
 
     def receive(self, sock: StampedSocket) -> bytes:
         """One receive of at most READ_CAP bytes, logged with its stamp. Raises BlockingIOError and OSError as recv."""
-        data, ancillary, _, _ = sock.recvmsg(READ_CAP, _ANCILLARY_BYTES)
+        data, ancillary, _, _ = sock.recvmsg(READ_CAP, ANCILLARY_BYTES)
         now = time.monotonic_ns()
         self.receives += 1
         if ancillary:
-            seconds, nanoseconds = _timespec(ancillary[0][2])
-            stamp = seconds * 1_000_000_000 + nanoseconds - self.wall.offset_ns
-            if stamp > now:  # the wall clock was set since the last measurement, or the offset's own error
-                if stamp - now > 1_000_000:
-                    self.wall.measure()
-                stamp = now
+            stamp = self.wall.stamp_ns(ancillary, now)
         else:
             self.missing_stamps += bool(data)  # the end of a stream carries no bytes, and so no stamp
             stamp = now

@@ -65,6 +65,7 @@ def simulate_closed(
     *,
     cached_tokens: npt.ArrayLike = 0,
     stagger_s: float = 0.0,
+    turnaround_s: float = 0.0,
     seed: int = 0,
 ) -> Served:
     """A closed loop: `concurrency` users, each sends its next request when its last has ended.
@@ -75,14 +76,17 @@ def simulate_closed(
         prompt_tokens: one per request, in the order of sending.
         output_tokens: one per request.
         cached_tokens: leading prompt tokens of each request that need no prefill; one per request, or one for all.
-        stagger_s: the users' first requests are spread evenly over this time; 0 is the opening burst.
+        stagger_s: the users' first requests are spread evenly over this time; 0 is the opening burst. A user who is
+            done before all have started waits until they have.
+        turnaround_s: between a user's last token and his next request. Any real client has some: the next step has
+            then begun, and the request waits for its end; at 0 it is in that step already.
         seed: for the acceptance of drafted tokens.
     """
     prompts = np.atleast_1d(np.asarray(prompt_tokens, np.int64))
     first = min(max(1, int(concurrency)), prompts.size)
     starts = np.full(prompts.size, np.nan)
     starts[:first] = np.arange(first) * (stagger_s / first)
-    return _simulate(config, starts, prompts, output_tokens, cached_tokens, seed)
+    return _simulate(config, starts, prompts, output_tokens, cached_tokens, seed, turnaround_s)
 
 
 def simulate_open(
@@ -103,7 +107,13 @@ def simulate_open(
 
 
 def _simulate(
-    config: EngineConfig, starts: Floats, prompts: Ints, outputs: npt.ArrayLike, cached: npt.ArrayLike, seed: int
+    config: EngineConfig,
+    starts: Floats,
+    prompts: Ints,
+    outputs: npt.ArrayLike,
+    cached: npt.ArrayLike,
+    seed: int,
+    turnaround_s: float = 0.0,
 ) -> Served:
     wanted = np.broadcast_to(np.asarray(outputs, np.int64), prompts.shape).copy()
     blocks = 2**60 if config.blocks is None else config.blocks
@@ -119,6 +129,7 @@ def _simulate(
         config.draft_token_s,
         config.request_s,
         config.prompt_token_s,
+        turnaround_s,
     )
     if prompts.size and min(prompts.min(), wanted.min()) < 1:
         raise UsageError("a request needs at least one prompt token and one output token")

@@ -47,6 +47,7 @@ class Knobs(NamedTuple):
     draft_token_s: float
     request_s: float
     prompt_token_s: float
+    turnaround_s: float
 
 
 class State(NamedTuple):
@@ -310,14 +311,21 @@ def arrive(k: Knobs, s: State, i: int, sent: float) -> None:
 
 
 def main_loop(law_digest: int) -> Callable[..., int]:
-    """The main loop, with the digest of the law in its closure and so in numba's cache key."""
+    """The main loop, with the digest of the law in its closure and so in numba's cache key.
+
+    `starts`: when each request is sent, nan for those that wait for a user to be free; the loop fills these in.
+    """
 
     def run(law: StepLaw, k: Knobs, s: State, starts: Floats, seed: int) -> int:
         np.random.seed(seed + 0 * law_digest)
         n = starts.size
         s.at[FREE] = k.blocks
-        sent = steps = done = 0
-        now = 0.0
+        sent = steps = done = known = 0
+        while known < n and starts[known] >= 0.0:
+            known += 1
+        now = opened = 0.0
+        if known > 0:
+            opened = starts[known - 1]
         while done < n:
             while sent < n and starts[sent] <= now:
                 arrive(k, s, sent, starts[sent])
@@ -346,10 +354,12 @@ def main_loop(law_digest: int) -> Callable[..., int]:
             steps += 1
             finished = advance(k, s, now)
             done += finished
-            while finished > 0 and sent < n and not starts[sent] >= 0.0:
-                arrive(k, s, sent, now)  # closed loop: a user sends the next one
+            for user in range(min(finished, n - known)):  # closed loop: each of them sends the next one
+                starts[known + user] = max(now + k.turnaround_s, opened)
+            known += min(finished, n - known)
+            while sent < n and starts[sent] <= now:
+                arrive(k, s, sent, starts[sent])
                 sent += 1
-                finished -= 1
             arrival = math.inf
             if sent < n and starts[sent] >= 0.0:
                 arrival = starts[sent]

@@ -1,9 +1,9 @@
 """HTTP as the simulator needs it: a table of routes, the stamp of a request's last byte, and ways to end a response.
 
 Knows: aiohttp.web's low-level server, sockets. Must not know: what is served.
-Why: when a request has come in is what its simulated latency counts from, so it is stamped where the bytes are handed
-over, before they are parsed; what this host needs to parse, tokenise and answer is then no part of the latency (unless
-it takes longer than the simulated engine does, which shows as lateness).
+Why: when a request has come in is what its simulated latency counts from, so the stamp is the kernel's where there is
+one: neither the time that this process takes to wake up, nor what it needs to parse, tokenise and answer is part of the
+latency (unless it takes longer than the simulated engine does, which shows as lateness).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from aiohttp import web
 
+from loadgen.engine.sockets import ANCILLARY_BYTES, HAS_KERNEL_STAMPS, SO_TIMESTAMPNS, WallOffset
 from loadgen.errors import EndpointError
 from loadgen.simulator.protocol import Refused
 
@@ -70,13 +71,38 @@ class Received:
 Handler = Callable[[Received], Awaitable[web.StreamResponse]]
 
 
+class _Socket(socket.socket):
+    """A connection that remembers when its latest bytes came, and the listening socket that makes such connections."""
+
+    wall: WallOffset
+    came_ns = 0  # on CLOCK_MONOTONIC
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        fd, address = self._accept()  # type: ignore[attr-defined]
+        made = _Socket(self.family, self.type, self.proto, fileno=fd)
+        made.wall = self.wall
+        return made, address
+
+    def recv(self, bufsize: int, flags: int = 0) -> bytes:
+        data, ancillary, _, _ = self.recvmsg(bufsize, ANCILLARY_BYTES, flags)
+        now_ns = time.monotonic_ns()
+        if now_ns > self.wall.due_ns:
+            self.wall.measure()
+        self.came_ns = self.wall.stamp_ns(ancillary, now_ns) if ancillary else now_ns
+        return data
+
+
 class _Protocol(web.RequestHandler):
     """aiohttp's own, with a stamp in front."""
 
-    __slots__ = ("arrival_s",)
+    __slots__ = ("arrival_s", "sock")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.sock: _Socket = transport.get_extra_info("socket")._sock
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        self.arrival_s = time.monotonic()
+        self.arrival_s = self.sock.came_ns * 1e-9
         super().data_received(data)
 
 
@@ -110,12 +136,25 @@ class Listener:
         self._runner = web.ServerRunner(server, shutdown_timeout=_SHUTDOWN_S)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, "127.0.0.1", self._port, backlog=_BACKLOG).start()
+            await web.SockSite(self._runner, self._listening(), backlog=_BACKLOG).start()
         except OSError as taken:
             await self.stop()
             reason = os.strerror(taken.errno or 0)
             raise EndpointError(f"cannot listen: {reason}", where=f"127.0.0.1:{self._port}") from taken
         return f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    def _listening(self) -> _Socket:
+        sock = _Socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            sock.wall = WallOffset()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if HAS_KERNEL_STAMPS:  # connections inherit it
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            sock.bind(("127.0.0.1", self._port))
+        except OSError:
+            sock.close()
+            raise
+        return sock
 
     async def stop(self) -> None:
         """Close every connection and stop listening."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,13 +38,17 @@ def drive(
     *,
     arrivals: Sequence[float] | None = None,
     concurrency: int = 0,
+    stagger: float = 0.0,
+    turnaround: float = 0.0,
     seed: int = 0,
     engine: Engine | None = None,
 ) -> Seen:
-    """Open loop with `arrivals`, else closed loop with `concurrency` users and an opening burst."""
+    """Open loop with `arrivals`, else closed loop with `concurrency` users who start spread over `stagger` seconds."""
     engine = engine or Engine(config, np.random.default_rng(seed))
     seen, todo, now = Seen(), list(requests), 0.0
-    due = list(arrivals) if arrivals is not None else [0.0] * min(concurrency, len(todo))
+    first = min(concurrency, len(todo))
+    due = list(arrivals) if arrivals is not None else [user * (stagger / first) for user in range(first)]
+    opened = due[-1] if due else 0.0
 
     def submit(when: float) -> None:
         request = todo.pop(0)
@@ -70,7 +75,7 @@ def drive(
             seen.events.setdefault(i, []).append((now, tokens))
         if arrivals is None:
             for _ in step.finished:
-                if todo:
-                    submit(now)
+                if len(todo) > len(due):
+                    insort(due, max(now + turnaround, opened))
     seen.end = now
     return seen

@@ -55,12 +55,21 @@ def assert_same(seen: Seen, served: Served) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(config=configs, load=loads, users=st.integers(1, 15))
-def test_closed_loop(config: EngineConfig, load: list[tuple[int, int, int]], users: int) -> None:
+@given(
+    config=configs,
+    load=loads,
+    users=st.integers(1, 15),
+    stagger=st.sampled_from([0.0, 0.05, 2.0]),
+    turnaround=st.sampled_from([0.0, 5e-4, 0.1]),
+)
+def test_closed_loop(
+    config: EngineConfig, load: list[tuple[int, int, int]], users: int, stagger: float, turnaround: float
+) -> None:
     prompts, outputs, cached = (np.array(column) for column in zip(*load, strict=True))
     wanted = [ServingRequest(i, p, o, prefilled_tokens=c) for i, (p, o, c) in enumerate(load)]
-    served = simulate_closed(config, users, prompts, outputs, cached_tokens=cached)
-    assert_same(drive(config, wanted, concurrency=users), served)
+    more = {"stagger_s": stagger, "turnaround_s": turnaround}
+    served = simulate_closed(config, users, prompts, outputs, cached_tokens=cached, **more)
+    assert_same(drive(config, wanted, concurrency=users, stagger=stagger, turnaround=turnaround), served)
 
 
 @settings(max_examples=100, deadline=None)
