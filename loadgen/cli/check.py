@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from loadgen.analysis.gate import SloResult
     from loadgen.analysis.summary import Summary
 
-_ANNOTATION = {"pass": "notice", "fail": "error", "undecidable": "warning"}
+# Outcome of an objective or severity of a finding -> kind of annotation.
+_ANNOTATION = {
+    "pass": "notice",
+    "fail": "error",
+    "undecidable": "warning",
+    "invalid": "error",
+    "questionable": "warning",
+}
 
 
 @click.command("check")
@@ -89,11 +96,25 @@ def _markdown(summary: Summary) -> str:
 
 
 def _github(summary: Summary) -> str:
-    return "\n".join(
-        f"::{_ANNOTATION[r.outcome]} title=SLO {r.outcome}::"
-        + _escaped(f"{_where(r)}: {human(r.observed, r.unit)} {interval(r)}, n = {r.n}; {r.why}")
+    lines = [
+        _annotation(_ANNOTATION[f.severity], f"measurement {f.severity}", f.message)
+        for f in summary.findings
+        if f.severity in _ANNOTATION
+    ]
+    lines += [
+        _annotation(
+            _ANNOTATION[r.outcome],
+            f"SLO {r.outcome}",
+            f"{_where(r)}: {human(r.observed, r.unit)} {interval(r)}, n = {r.n}; {r.why}",
+        )
         for r in summary.slo
-    )
+    ]
+    return "\n".join(lines)
+
+
+def _annotation(kind: str, title: str, text: str) -> str:
+    """One workflow command of GitHub."""
+    return f"::{kind} title={title}::{_escaped(text)}"
 
 
 def _where(result: SloResult) -> str:

@@ -96,6 +96,14 @@ def test_github_annotations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "%" not in third.replace("%25", "")
 
 
+def test_what_makes_a_measurement_doubtful_is_annotated_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, [*many(), *(failed(900 + i) for i in range(400))])
+    _, out, _ = check(capsys, path, "--slo", PASS, "--format", "github")
+    first, last = out.splitlines()[0], out.splitlines()[-1]
+    assert first.startswith("::error title=measurement invalid::chat@1: 400 of 700 requests failed")
+    assert last.startswith("::error title=SLO fail::")
+
+
 def test_markdown_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = check(capsys, written(tmp_path, many()), "--slo", FAIL, "--format", "md")
     lines = out.splitlines()
