@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from loadgen.report import palette
-from loadgen.report.chart import Chart, Trace, decades, layout, line_at, load_axis, log_axis, note, plain
+from loadgen.report.chart import Chart, Trace, decades, errors, layout, line_at, load_axis, log_axis, note, plain
 
 # How a measured point is drawn: seen by the fit, held out of it, named as an outlier.
 _SYMBOLS = {"seen": "circle", "held_out": "diamond-open", "outlier": "x-thin-open"}
@@ -38,7 +38,44 @@ def build(series: dict[str, Any]) -> dict[str, Chart | None]:
         "fit-itl-context": _lines(
             series["itl_context"], "ITL against context", "context tokens, half way through the answer", "ITL"
         ),
+        **{name: _predicted(of) for name, of in series["predicted"].items()},
     }
+
+
+def _predicted(of: dict[str, Any]) -> Chart | None:
+    """Predicted against measured, on log axes; where the same was measured on the fitted GPU, that beside it."""
+    points = of["points"]
+    if not points:
+        return None
+    measured = [point["measured"] for point in points]
+    both = [*measured, *(point["predicted"] for point in points), *(p["here"] for p in points if p["here"])]
+    ends = [10.0**end for end in decades(both, 0.7)]
+    hover = "%{customdata[0]}<br>measured %{x:.4~s}, predicted %{y:.4~s} (%{customdata[1]})"
+    data: list[Trace] = [
+        {"type": "scatter", "mode": "lines", "x": ends, "y": ends, "name": "as measured", "hoverinfo": "skip",
+         "line": {"color": "@muted", "width": 1, "dash": "dash"}},
+        {"type": "scatter", "mode": "markers", "x": measured, "y": [point["predicted"] for point in points],
+         "name": "predicted", "customdata": [[point["text"], point["off"]] for point in points],
+         "error_y": errors({"value": [p["predicted"] for p in points], "low": [p["low"] for p in points],
+                            "high": [p["high"] for p in points]}),
+         "marker": {"color": palette.series(0)[0], "size": 9}, "hovertemplate": hover},
+    ]  # fmt: skip
+    before = [point for point in points if point["here"]]
+    if before:
+        data.append(
+            {"type": "scatter", "mode": "markers", "x": [point["measured"] for point in before],
+             "y": [point["here"] for point in before], "name": plain(f"guess: as on {of['from']}"),
+             "customdata": [[point["text"]] for point in before],
+             "marker": {"color": palette.series(1)[0], "size": 8, "symbol": "circle-open", "line": {"width": 2}},
+             "hovertemplate": "%{customdata[0]}<br>measured %{x:.4~s}, before %{y:.4~s}"}
+        )  # fmt: skip
+    return Chart(
+        f"{of['metric']}: predicted against measured on {of['where']}",
+        "On the dashed line the prediction is what was measured. The fit saw none of these points.",
+        data,
+        layout(log_axis("measured", ends, of["unit"], room=0.0), log_axis("predicted", ends, of["unit"], room=0.0)),
+        420,
+    )
 
 
 _CAPTION = (

@@ -12,6 +12,8 @@ from statistics import median
 from typing import Any
 
 from loadgen.analysis.numbers import NONE, interval, percent, quantity, scale_for, significant, times, whole
+from loadgen.report.fitprediction import predictions
+from loadgen.report.fitprediction import series as predicted
 from loadgen.report.fitseries import series
 
 Json = Mapping[str, Any]
@@ -47,7 +49,8 @@ def fit_view(fit: Json) -> dict[str, Any]:
         "formulas": fit["limits"][0]["formulas"] if fit["limits"] else {},
         "several": several,
         "source": fit.get("source") or "",
-        "series": series(fit),
+        "predictions": predictions(fit["prediction"]),
+        "series": series(fit) | {"predicted": predicted(fit["prediction"])},
     }
 
 

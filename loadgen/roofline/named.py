@@ -83,7 +83,12 @@ def chosen(words: Words, known: Known) -> bool:
     """Whether the words may mean the deployment that the user named. A custom GPU may be anything."""
     if known.gpus is not None and words.gpus is not None and known.gpus != words.gpus:
         return False
-    if known.gpu is not None and known.gpu.name != "custom" and words.gpu and not _is(find_gpu, words.gpu, known.gpu):
+    if (
+        known.gpu is not None
+        and not known.gpu.name.startswith("custom")
+        and words.gpu
+        and not _is(find_gpu, words.gpu, known.gpu)
+    ):
         return False
     if known.shape is not None and words.shape and not _is(catalog.shape, words.shape, known.shape):
         return False

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
@@ -116,9 +116,9 @@ def _predicted(
     cell: Cell, where: Deployment, of: Deployment, engines: Sequence[EngineConfig], same: Cell | None
 ) -> PredictedCell:
     """The cell there by the best engine, its interval by the plausible ones, and the same cell here."""
-    best = outcome(moved(Situation(cell, engines[0], of), where))
+    best = outcome(_there(cell, where, of, engines[0]))
     base = _here(cell, replace(where, gpu=of.gpu), of, engines[0])
-    others = [outcome(moved(Situation(cell, engine, of), where)) for engine in engines[1:]]
+    others = [outcome(_there(cell, where, of, engine)) for engine in engines[1:]]
     values = {}
     for metric in METRICS:
         value = getattr(best, metric)
@@ -132,11 +132,18 @@ def _predicted(
     return PredictedCell(cell, values)
 
 
+def _there(cell: Cell, where: Deployment, of: Deployment, engine: EngineConfig) -> Situation:
+    """The cell on `where`. A KV cache that the fit found no end of ends there where the memory does."""
+    if engine.kv_tokens is None and cell.load_kind != "batch":
+        engine = replace(engine, kv_tokens=of.kv_capacity_tokens())
+    now = Situation(cell, engine, of)
+    return now if where == of else moved(now, where)
+
+
 def _here(cell: Cell, where: Deployment, of: Deployment, engine: EngineConfig) -> Outcome:
     """The cell on the fitted GPU, everything else as there; nan where it does not fit into its memory."""
-    now = Situation(cell, engine, of)
     try:
-        return outcome(now if where == of else moved(now, where))
+        return outcome(_there(cell, where, of, engine))
     except UsageError:
         return Outcome(math.nan, math.nan, math.nan, math.nan)
 
@@ -171,3 +178,35 @@ def _ratio_errors(value: Predicted, where: Deployment, of: Deployment) -> Iterat
     scaled = bandwidth if value.metric == "output_tokens_per_s" else 1.0 / bandwidth
     for guess, ratio in zip(GUESSES, (value.value / value.here, 1.0, scaled), strict=True):
         yield guess, abs(ratio / real - 1.0)
+
+
+def prediction_json(one: Prediction) -> dict[str, object]:
+    """A prediction as plain values; SI units, nan where not known. `from`: what was fitted."""
+    return {
+        "gpu": one.where.gpu.name,
+        "gpus": one.where.gpus,
+        "shape": one.where.shape.name,
+        "dtypes": asdict(one.where.dtypes),
+        "from": {"gpu": one.of.gpu.name, "gpus": one.of.gpus, "shape": one.of.shape.name},
+        "error": {guess: dict(errors) for guess, errors in one.errors.items()},
+        "n": dict(one.n),
+        "refused": one.refused,
+        "cells": [
+            {
+                "isl": cell.cell.prompt_tokens,
+                "osl": cell.cell.output_tokens,
+                "load": cell.cell.load,
+                "load_kind": cell.cell.load_kind,
+                "where": cell.cell.where,
+                **dict(pair for value in cell.values.values() for pair in _plain(value)),
+            }
+            for cell in one.cells
+        ],
+    }
+
+
+def _plain(value: Predicted) -> Iterator[tuple[str, float]]:
+    """`ttft_s`, `ttft_low_s` ... `ttft_here_measured_s`; rates without the unit at the end."""
+    unit = "" if value.metric == "output_tokens_per_s" else "_s"
+    for name in ("value", "low", "high", "measured", "here", "here_measured"):
+        yield f"{value.metric}{'' if name == 'value' else f'_{name}'}{unit}", getattr(value, name)
