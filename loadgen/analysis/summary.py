@@ -7,7 +7,7 @@ Why: report, gate, export and comparison read this one value, so they cannot sho
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,7 @@ class Summary:
     objectives: tuple[Slo, ...]
     server: ServerLog | None = field(default=None, repr=False, compare=False)  # its own metrics over time, for drawing
     invalid: dict[int, tuple[str, ...]] = field(default_factory=dict)  # stage number -> findings that make it invalid
+    fit: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)  # as `loadgen fit` left it, JSON
 
 
 def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server: ServerLog | None = None) -> Summary:
@@ -163,7 +164,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
         ],
         "conventions": [_fields(row) for row in summary.conventions],
         "slo": [_fields(result) for result in summary.slo],
-        "fit": None,
+        "fit": summary.fit,
     }
 
 

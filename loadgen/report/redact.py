@@ -8,7 +8,7 @@ Stage and workload names and the hardware that the user named stay: without them
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -47,6 +47,13 @@ def redacted(info: RunInfo, requests: Requests) -> tuple[RunInfo, Requests]:
         findings=[replace(finding, message=clean(finding.message)) for finding in info.findings],
     )
     return clear, replace(requests, words=words)
+
+
+def redacted_fit(info: RunInfo, fit: Mapping[str, Any]) -> dict[str, Any]:
+    """The fit of a run without what the run holds to be private; `info` is the run's own, not the redacted one."""
+    clean = _cleaner(info)
+    found: dict[str, Any] = _each(dict(fit), clean)
+    return found | {"cells": [cell | {"where": PRIVATE} for cell in found["cells"]]}
 
 
 def _cleaner(info: RunInfo) -> Callable[[str], str]:

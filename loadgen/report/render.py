@@ -10,7 +10,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from loadgen.analysis.summary import Summary, Value, summarise, to_json
 from loadgen.report import figures
 from loadgen.report.chart import Chart
 from loadgen.report.palette import THEMES
-from loadgen.report.redact import redacted
+from loadgen.report.redact import redacted, redacted_fit
 from loadgen.report.view import view
+from loadgen.store.fitfile import read_fit
 from loadgen.store.resources import template_dir
 from loadgen.store.runfile import open_run
 from loadgen.store.serverfile import read_server
@@ -40,9 +41,12 @@ def load(run_dir: Path, *, redact: bool = False) -> Summary:
         StorageError: there is no run.
     """
     info, requests = open_run(run_dir)
+    named = info
     if redact:
         info, requests = redacted(info, requests)
-    return summarise(info, requests, server=read_server(run_dir))
+    summary = summarise(info, requests, server=read_server(run_dir))
+    fit = read_fit(run_dir)
+    return replace(summary, fit=redacted_fit(named, fit) if redact and fit is not None else fit)
 
 
 def write_report(run_dir: Path, *, redact: bool = False) -> Path:
@@ -71,7 +75,10 @@ def render(summary: Summary, fmt: str) -> str:
 
 def _html(summary: Summary) -> str:
     shown = view(summary)
-    return page("report.html.j2", shown, figures.build(shown["series"]))
+    charts = figures.build(shown["series"])
+    if shown["fit"] is not None:
+        charts |= figures.fit(shown["fit"]["series"])
+    return page("report.html.j2", shown, charts)
 
 
 def page(template: str, shown: dict[str, Any], charts: dict[str, Chart]) -> str:

@@ -13,6 +13,7 @@ from loadgen.analysis.slo import FLIPPED, Limit
 from loadgen.analysis.summary import Summary, Value
 from loadgen.report import provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
+from loadgen.report.fitview import fit_view
 from loadgen.report.placement import Placement, placement
 from loadgen.report.slowest import slowest
 from loadgen.report.stages import Placed, WorkloadGroup, groups, knee
@@ -61,6 +62,7 @@ def view(summary: Summary) -> dict[str, Any]:
             "missing": placed.missing,
             "rows": tables.roofline(workloads, placed),
         },
+        "fit": None if summary.fit is None else fit_view(summary.fit),
         "lengths": tables.lengths(summary),
         "flags": tables.flags(summary),
         "server": server.table(summary),

@@ -32,6 +32,7 @@ from loadgen.analysis.frame import FrameBuilder, Requests
 from loadgen.analysis.row import Row, row_of
 from loadgen.errors import StorageError, UsageError
 from loadgen.model import Exchange, Finding, RunInfo
+from loadgen.store.fitfile import FIT_FILE
 from loadgen.store.rebuild import info_from_rows
 from loadgen.store.serverfile import SERVER_FILE
 from loadgen.store.wholefile import replacing, storage_error
@@ -206,7 +207,7 @@ def is_run(path: Path) -> bool:
 def is_part_of_run(file: Path, run: Path) -> bool:
     """Whether `file` is one of those that hold the run at `run`: nothing else may be written to it."""
     same_folder = file.resolve().parent == run.resolve()
-    return same_folder and (file.name in (_INFO, SERVER_FILE) or _PART.fullmatch(file.name) is not None)
+    return same_folder and (file.name in (_INFO, SERVER_FILE, FIT_FILE) or _PART.fullmatch(file.name) is not None)
 
 
 def _parts(path: Path) -> list[Path]:

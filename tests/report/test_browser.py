@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from loadgen.report.render import write_report
+from loadgen.store.fitfile import write_fit
 from tests import synthetic
+from tests.report.fitted import labelled
 from tests.report.made import MARKUP, hostile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -93,7 +95,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def report(name: str) -> Path:
         info, rows = hostile() if name == "hostile" else synthetic.case(name)
         info.spec["slo"] = SLO if info.stages else []
-        return write_report(synthetic.write_run(folder / name, info, rows))
+        run = synthetic.write_run(folder / name, info, rows)
+        if name == "hostile":
+            write_fit(run, labelled(MARKUP))
+        return write_report(run)
 
     return report
 
@@ -108,7 +113,7 @@ def mixed(browser: Any, written: Callable[[str], Path]) -> Iterator[Shown]:
 
 @pytest.fixture(scope="module")
 def dirty(browser: Any, written: Callable[[str], Path]) -> Iterator[Shown]:
-    """A page on a phone whose every text from outside is hostile, with failures and an SLO."""
+    """A page on a phone whose every text from outside is hostile, with failures, an SLO and a fit."""
     shown = Shown(browser, written("hostile"), width=375)
     yield shown
     shown.context.close()
@@ -221,6 +226,8 @@ def test_markup_from_outside_neither_runs_nor_breaks_a_phone(dirty: Shown) -> No
     page.emulate_media(color_scheme="dark")  # everything is drawn a second time
     page.emulate_media(color_scheme="light")
     assert dirty.troubles == []
+    assert page.evaluate(UNDRAWN) == []
+    assert page.locator("[data-chart^=fit-]").count() == 4
     assert page.locator("img").count() == 0
     assert page.evaluate(WIDTH) <= 375
     words = " ".join(MARKUP.split())

@@ -5,50 +5,23 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import cache
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from loadgen.report import figures
-from loadgen.report.fitpage import fit_json, fit_markdown, fit_page
+from loadgen.report.fitpage import fit_json, fit_markdown, fit_page, render_fit
 from loadgen.report.fitview import fit_view
+from loadgen.report.render import load, render
 from loadgen.roofline.causes import find_causes
-from loadgen.roofline.fitted import Alternative, Errors, Fit, Parameter
-from loadgen.roofline.misfit import find_misfits
 from loadgen.roofline.passes import constants_law
 from loadgen.roofline.remedies import find_remedies
 from loadgen.roofline.serving import EngineConfig
-from tests.roofline.fits import BUSY, ENGINE, MBU_OPEN, World, cells, draws, fit_of
-
-MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>|`{{ 7*7 }}`%{x}"
-DESIGN = (*BUSY[:4], *BUSY[8:12], *BUSY[-4:])
-
-
-def made(**more: object) -> Fit:
-    fit = fit_of(cells(World(design=DESIGN)))
-    beside = [replace(one, ttft_low_s=0.9 * one.ttft_fit_s, ttft_high_s=1.1 * one.ttft_fit_s,
-                      itl_low_s=0.95 * one.itl_fit_s, itl_high_s=1.05 * one.itl_fit_s, held_out=k % 4 == 1)
-              for k, one in enumerate(fit.cells)]  # fmt: skip
-    mfu = Parameter("mfu", "share of peak FLOP/s", 0.6, 0.57, 0.63, True)
-    held = Errors(0.031, 0.016, 0.07, 0.03, 3)
-    curve = Errors(0.12, 0.012, 0.3, 0.05, 3)
-    other = Alternative("overlap", "overhead that hides behind the GPU", "a model of another size", 1.04)
-    fit = replace(fit, cells=tuple(beside), draws={"": draws(ENGINE, 6)}, parameters=(mfu, MBU_OPEN), held_out=held,
-                  baselines={"interpolation": curve}, alternatives=(other,))  # fmt: skip
-    return replace(fit, **more)  # type: ignore[arg-type]
-
-
-@cache
-def explained() -> tuple[Fit, Any, Any, Any]:
-    fit = made()
-    causes = find_causes(fit)
-    return fit, causes, find_remedies(fit), find_misfits(fit, causes)
-
-
-@cache
-def plain() -> dict[str, Any]:
-    return json.loads(json.dumps(fit_json(*explained()), allow_nan=False))  # type: ignore[no-any-return]
+from loadgen.store.fitfile import FIT_FILE, write_fit
+from tests import synthetic
+from tests.report.fitted import DESIGN, explained, labelled, made, plain
+from tests.report.made import MARKUP
+from tests.roofline.fits import World, cells, fit_of
 
 
 def test_the_json_has_the_names_that_users_script_against() -> None:
@@ -163,9 +136,40 @@ def test_a_fit_without_cells_that_have_a_metric_is_still_a_page() -> None:
 
 
 def test_markup_in_labels_is_text() -> None:
-    fit = made(refused=MARKUP)
-    one = replace(fit.cells[0], cell=replace(fit.cells[0].cell, label=MARKUP))
-    fit = replace(fit, cells=(one, *fit.cells[1:]), engine={MARKUP: ENGINE, "": ENGINE})
-    page = fit_page(fit, find_causes(fit), (), ())
+    page = render_fit(labelled(MARKUP), "html")
     assert "<script>alert(1)" not in page
     assert "<img src=x" not in page
+
+
+@pytest.fixture
+def fitted_run(tmp_path: Path) -> Path:
+    run = synthetic.write_run(tmp_path / "run", *synthetic.case("mixed"))
+    write_fit(run, plain())
+    return run
+
+
+def test_the_report_of_a_run_that_was_fitted_shows_the_fit_in_every_format(fitted_run: Path) -> None:
+    summary = load(fitted_run)
+    assert json.loads(render(summary, "json"))["fit"]["limits"] == plain()["limits"]
+    page = render(summary, "html")
+    for text in ('id="fit-limits"', 'data-chart="fit-roofline"', 'href="#fit"', "57.0 – 63.0"):
+        assert text in page
+    assert "TTFT 3.1 %" in render(summary, "md")
+
+
+def test_a_run_without_a_fit_or_with_a_broken_one_has_its_report(fitted_run: Path) -> None:
+    for content in ("", "{", "[]", '{"version": 99}'):
+        (fitted_run / FIT_FILE).write_text(content)
+        summary = load(fitted_run)
+        assert json.loads(render(summary, "json"))["fit"] is None
+    (fitted_run / FIT_FILE).unlink()
+    assert 'id="fit' not in render(load(fitted_run), "html")
+
+
+def test_a_report_to_be_shared_does_not_say_where_the_cells_lie(fitted_run: Path) -> None:
+    found = plain() | {"cells": [cell | {"where": "/home/me/secret stage 1"} for cell in plain()["cells"]]}
+    write_fit(fitted_run, found)
+    text = render(load(fitted_run, redact=True), "json")
+    assert "secret" not in text
+    assert json.loads(text)["fit"]["limits"] == plain()["limits"]
+    assert "secret" in render(load(fitted_run), "json")
