@@ -40,6 +40,16 @@ _BEHAVIOUR = (
 @click.option("--prefix-cache", is_flag=True, help="Reuse the KV cache of prompts that begin alike.")
 @click.option("--draft-tokens", default=0, type=click.IntRange(0), help="Speculative decoding: tokens drafted.")
 @click.option("--acceptance", default=0.7, type=Number(0, 1), help="... and how likely one is accepted.")
+@click.option("--replicas", default=1, show_default=True, type=click.IntRange(1, 1024), help="Engines behind a router.")
+@click.option("--router", default="least-loaded", show_default=True, type=click.Choice(["least-loaded", "round-robin"]))
+@click.option(
+    "--prefill-replicas",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 1024),
+    help="A pool that prefills; the replicas then only decode (never compared with a real server).",
+)
+@click.option("--transfer", default="50GB/s", show_default=True, help="... rate at which KV moves from pool to pool.")
 @click.option("--max-model-len", default=131_072, show_default=True, type=click.IntRange(2), help="Context in tokens.")
 @click.option("--stream-interval", default=1, show_default=True, type=click.IntRange(1), help="Tokens per event.")
 @click.option("--keep-alive", default=None, help="A comment after so much silence, such as 15s.")
@@ -81,7 +91,7 @@ def _config(flags: dict[str, Any]) -> Any:
     from dataclasses import replace
 
     from loadgen.cli.hardware import read_deployment
-    from loadgen.roofline.naming import seconds
+    from loadgen.roofline.naming import quantity, seconds
     from loadgen.simulator.config import TYPICAL, simulated
     from loadgen.simulator.faults import parse_faults
 
@@ -89,12 +99,16 @@ def _config(flags: dict[str, Any]) -> Any:
     efficiency = replace(efficiency, **{name: flags[name] for name in ("mfu", "mbu") if flags[name] is not None})
     knobs = {name: flags[name] for name in _KNOBS if flags[name] is not None}
     keep_alive = flags["keep_alive"]
+    where = read_deployment({name: flags[name] for name in NAMES})
+    kv_bytes = where.kv_bytes_per_gpu() * where.gpus
     return simulated(
-        read_deployment({name: flags[name] for name in NAMES}),
+        where,
         efficiency=efficiency,
         model=flags["model"],
         knobs={**knobs, "chunked": not flags["whole_prompts"]},
         faults=parse_faults(flags["fault"]),
+        router=flags["router"].replace("-", "_"),
+        transfer_token_s=kv_bytes / quantity(flags["transfer"], "--transfer"),
         keep_alive_s=None if keep_alive is None else seconds(keep_alive, "--keep-alive"),
         **{name: flags[name] for name in _BEHAVIOUR},
     )

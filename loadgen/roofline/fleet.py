@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +24,8 @@ class _Replica:
     engine: Engine
     step: Step | None = None  # the step that is running
     end_s: float = math.inf
+    free_s: float = -math.inf  # when the last step that did something ended
+    left_waiting: int = 0  # requests that the running step found waiting and could not admit
 
     @property
     def load(self) -> int:
@@ -46,7 +48,10 @@ ROUTERS: dict[str, Callable[[Sequence[_Replica], int], _Replica]] = {
 
 
 class Fleet:
-    """Replicas of one engine. `submit` and `cancel` at any time; `advance` delivers what has become visible."""
+    """Replicas of one engine. `submit` and `cancel` at any time; `advance` delivers what has become visible.
+
+    `started` is told of every step when it begins: what it will do is fixed then, though nobody may see it yet.
+    """
 
     def __init__(
         self,
@@ -58,6 +63,7 @@ class Fleet:
         prefill_replicas: int = 1,
         transfer_token_s: float = 0.0,
         seed: int = 0,
+        started: Callable[[Step], None] = lambda step: None,
     ) -> None:
         """Build the pools.
 
@@ -69,13 +75,14 @@ class Fleet:
             prefill_replicas: how many of those.
             transfer_token_s: time to move one token's KV from pool to pool.
             seed: for speculative acceptance, one stream per replica.
+            started: see above.
 
         Raises:
             UsageError: no replica, or an unknown router.
         """
         if router not in ROUTERS or min(replicas, prefill_replicas) < 1:
             raise UsageError(f"a fleet needs replicas and a router of {', '.join(ROUTERS)}")
-        self._route = ROUTERS[router]
+        self._route, self._started = ROUTERS[router], started
         self._transfer_token_s = transfer_token_s
         if prefill is not None:  # the request was taken in by the prefill pool
             config = replace(config, request_s=0.0, prompt_token_s=0.0)
@@ -86,6 +93,30 @@ class Fleet:
         self._turn = {id(self._decode): 0, id(self._prefill): 0}
         self._origin: dict[int, ServingRequest] = {}  # in the prefill pool or on the way
         self._moving: list[tuple[float, int]] = []  # heap of (arrival at the decode pool, request)
+
+    @property
+    def _entry(self) -> list[_Replica]:
+        """The pool that requests come to."""
+        return self._prefill or self._decode
+
+    @property
+    def places_free(self) -> int:
+        """Places in the batches of the pool that requests come to."""
+        return sum(one.engine.config.max_sequences - one.engine.running for one in self._entry)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place in that pool."""
+        return sum(one.engine.waiting for one in self._entry)
+
+    @property
+    def left_waiting(self) -> int:
+        """Of those, the ones that the running steps could not admit, though a place may have been free."""
+        return sum(one.left_waiting for one in self._entry)
+
+    def fits(self, request: ServingRequest) -> bool:
+        """Could the request ever be served?"""
+        return all(pool[0].engine.fits(request) for pool in (self._entry, self._decode))
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -104,7 +135,7 @@ class Fleet:
         return min(ends, self._moving[0][0]) if self._moving else ends
 
     def submit(self, request: ServingRequest, now_s: float) -> None:
-        """Route a request that arrives at `now_s`, which is not before what `advance` has delivered.
+        """Route a request that arrives at `now_s`. Told late, it waits for the step that has begun meanwhile.
 
         Raises:
             UsageError: as `Engine.submit`, or it would not fit the decode pool.
@@ -130,12 +161,12 @@ class Fleet:
                 one.step.tokens = [entry for entry in one.step.tokens if entry[0] != request_id]
                 one.step.finished = [other for other in one.step.finished if other != request_id]
 
-    def advance(self, now_s: float) -> list[tuple[float, Step]]:
+    def advance(self, now_s: float) -> Iterator[tuple[float, Step]]:
         """Everything that becomes visible up to `now_s`, in order: (when, what the step did).
 
-        In a prefill pool `finished` names only the requests that were to have one token.
+        A replica's next step begins when the loop over this asks for more. In a prefill pool `finished` names only the
+        requests that were to have one token.
         """
-        seen: list[tuple[float, Step]] = []
         while (when := self.due_s) <= now_s:
             if self._moving and self._moving[0][0] <= when:
                 self._land(*heapq.heappop(self._moving))
@@ -145,9 +176,9 @@ class Fleet:
             if step is not None and not step.idle:
                 if one in self._prefill:
                     self._hand_over(step, when)
-                seen.append((when, step))
+                one.free_s = when
+                yield when, step
             self._start(one, when)
-        return seen
 
     def _place(self, pool: list[_Replica], request: ServingRequest, now_s: float) -> None:
         one = self._route(pool, self._turn[id(pool)])
@@ -157,10 +188,13 @@ class Fleet:
             self._start(one, now_s)
 
     def _start(self, one: _Replica, now_s: float) -> None:
-        one.step, one.end_s = None, math.inf
+        one.step, one.end_s, one.left_waiting = None, math.inf, 0
         if one.engine.has_work:
-            one.step = one.engine.step(now_s)
-            one.end_s = now_s + one.step.duration_s
+            begin_s = max(now_s, one.free_s)
+            one.step = one.engine.step(begin_s)
+            one.end_s = begin_s + one.step.duration_s
+            one.left_waiting = 0 if one.step.idle else one.engine.waiting
+            self._started(one.step)
 
     def _hand_over(self, step: Step, when: float) -> None:
         """Prompts that are done set out for the decode pool, unless one token was all."""

@@ -35,6 +35,10 @@ class SimulatorConfig:
     faults: Faults = field(default_factory=Faults)
     max_queue: int | None = None  # requests waiting beyond the batch; None: no limit
     overload: Overload = "503"
+    replicas: int = 1  # data-parallel engines behind a router; they decode only where there is a prefill pool
+    router: str = "least_loaded"  # a name in fleet.ROUTERS
+    prefill_replicas: int = 0  # engines of a prefill pool; 0: every engine does both
+    transfer_token_s: float = 0.0  # to move one token's KV from the prefill pool
     eos_rate: float = 0.0  # probability per token that an answer ends by itself, where ignore_eos is not set
 
     wrong_answers: bool = False  # checkable questions (`plan.guard`) get prose, as from a broken model

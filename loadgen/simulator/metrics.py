@@ -8,8 +8,9 @@ lateness, so that its host's faults are not read as the client's.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 # Bucket bounds in seconds, as vLLM publishes them.
 _TTFT_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
@@ -105,37 +106,36 @@ class Gauges:
     prefix_queries: int  # tokens
     prefix_hits: int
     preemptions: int
-    block_tokens: int
-    blocks: int | None
-    prefix_cache: bool
 
 
-def render(counters: Counters, now: Gauges, model: str) -> str:
-    """The `/metrics` page."""
+# Name, type, help, and the field of each engine's state.
+_STATE: tuple[tuple[str, str, str, Callable[[Gauges], float]], ...] = (
+    ("vllm:num_requests_running", "gauge", "Requests in the batch.", attrgetter("running")),
+    ("vllm:num_requests_waiting", "gauge", "Requests waiting to be processed.", attrgetter("waiting")),
+    ("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage, 1 is full.", attrgetter("kv_usage")),
+    ("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", attrgetter("prefix_queries")),
+    ("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", attrgetter("prefix_hits")),
+    ("vllm:num_preemptions_total", "counter", "Preemptions.", attrgetter("preemptions")),
+)
+
+
+def render(counters: Counters, now: Sequence[Gauges], model: str, cache: Mapping[str, object]) -> str:
+    """The `/metrics` page. `now` is the state of each engine (a prefill pool first); `cache`: its configuration."""
     labels = f'engine="0",model_name="{_escape(model)}"'
-    simple = (
-        ("vllm:num_requests_running", "gauge", "Requests in the batch.", now.running),
-        ("vllm:num_requests_waiting", "gauge", "Requests waiting to be processed.", now.waiting),
-        ("vllm:kv_cache_usage_perc", "gauge", "KV-cache usage, 1 is full.", now.kv_usage),
-        ("vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", now.prefix_queries),
-        ("vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the cache.", now.prefix_hits),
-        ("vllm:num_preemptions_total", "counter", "Preemptions.", now.preemptions),
-        ("vllm:prompt_tokens_total", "counter", "Prompt tokens of prefilled requests.", counters.prompt_tokens),
-        ("vllm:generation_tokens_total", "counter", "Generated tokens.", counters.generation_tokens),
-    )
     lines: list[str] = []
-    for name, kind, text, value in simple:
-        lines += [*_head(name, kind, text), f"{name}{{{labels}}} {value}"]
+    for name, kind, text, value in _STATE:
+        lines += _head(name, kind, text)
+        lines += [f'{name}{{engine="{i}",model_name="{_escape(model)}"}} {value(one)}' for i, one in enumerate(now)]
+    for name, text, total in (
+        ("vllm:prompt_tokens_total", "Prompt tokens of prefilled requests.", counters.prompt_tokens),
+        ("vllm:generation_tokens_total", "Generated tokens.", counters.generation_tokens),
+    ):
+        lines += [*_head(name, "counter", text), f"{name}{{{labels}}} {total}"]
     name = "vllm:request_success_total"
     lines += _head(name, "counter", "Finished requests by reason.")
     lines += [f'{name}{{{labels},finished_reason="{why}"}} {n}' for why, n in counters.succeeded.items()]
     name = "vllm:cache_config_info"
-    facts = {
-        "block_size": now.block_tokens,
-        "num_gpu_blocks": now.blocks,
-        "enable_prefix_caching": now.prefix_cache,
-    }
-    shown = ",".join(f'{key}="{value}"' for key, value in facts.items())
+    shown = ",".join(f'{key}="{value}"' for key, value in cache.items())
     lines += [*_head(name, "gauge", "Cache configuration."), f'{name}{{engine="0",{shown}}} 1.0']
     for name, text, histogram in (
         ("vllm:time_to_first_token_seconds", "Time to first token.", counters.ttft),

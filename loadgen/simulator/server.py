@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -23,7 +24,8 @@ from aiohttp import web
 from loadgen import __version__
 from loadgen.errors import EndpointError
 from loadgen.plan.guard import solve
-from loadgen.roofline.serving import Engine, ServingRequest
+from loadgen.roofline.fleet import Fleet
+from loadgen.roofline.serving import Engine, ServingRequest, Step
 from loadgen.simulator.config import SimulatorConfig
 from loadgen.simulator.faults import REFUSALS, Fault
 from loadgen.simulator.listener import Handler, Listener, Received
@@ -65,7 +67,7 @@ class Simulator:
         self.counters = Counters()
         self.url = ""
         rng = np.random.default_rng(config.seed)
-        self.engine = Engine(config.engine, np.random.default_rng(rng.integers(1 << 62)))
+        self._engine_seed = int(rng.integers(1 << 62))
         self._faults_rng = np.random.default_rng(rng.integers(1 << 62))
         self._eos_rng = np.random.default_rng(rng.integers(1 << 62))
         self._prefixes = Prefixes(config.engine.block_tokens, np.random.default_rng(rng.integers(1 << 62)))
@@ -73,8 +75,13 @@ class Simulator:
         self._numbers = 0
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """All engines, a prefill pool first."""
+        return self._stepper.fleet.engines
+
     async def __aenter__(self) -> Simulator:
-        self._stepper = Stepper(self.engine, self.counters, self.config.time_scale)
+        self._stepper = Stepper(self._fleet, self.counters, self.config.time_scale)
         routes: dict[tuple[str, str], Handler] = {
             ("POST", "/v1/chat/completions"): partial(self._generate, "chat"),
             ("POST", "/v1/completions"): partial(self._generate, "completions"),
@@ -102,6 +109,19 @@ class Simulator:
         await self._listener.stop()
         self._stepper.close()
 
+    def _fleet(self, started: Callable[[Step], None]) -> Fleet:
+        config = self.config
+        return Fleet(
+            config.engine,
+            config.replicas,
+            router=config.router,
+            prefill=config.engine if config.prefill_replicas else None,
+            prefill_replicas=max(config.prefill_replicas, 1),
+            transfer_token_s=config.transfer_token_s,
+            seed=self._engine_seed,
+            started=started,
+        )
+
     async def _keep_alive(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
@@ -124,7 +144,7 @@ class Simulator:
             return await self._overloaded(got, ask)
         self._numbers += 1
         answer = self._answer(ask, fault)
-        if not self.engine.fits(ServingRequest(self._numbers, ask.prompt_tokens, answer.tokens)):
+        if not self._stepper.fleet.fits(ServingRequest(self._numbers, ask.prompt_tokens, answer.tokens)):
             raise bad_request("The request needs more KV cache than the engine has.")
         return await (self._stream if ask.stream else self._whole)(got, ask, answer)
 
@@ -182,9 +202,9 @@ class Simulator:
 
     def _place_in_queue(self) -> int:
         """Where a request that came now would stand in the queue; 0: it would join the batch at the next step."""
-        free = self.config.engine.max_sequences - self.engine.running
-        behind = self._stepper.left_waiting + 1 if self._stepper.left_waiting else 0  # for memory, free places or not
-        return max(self.engine.waiting + 1 - free, behind, 0)
+        fleet = self._stepper.fleet
+        behind = fleet.left_waiting + 1 if fleet.left_waiting else 0  # for memory, free places or not
+        return max(fleet.waiting + 1 - fleet.places_free, behind, 0)
 
     async def _overloaded(self, got: Received, ask: Ask) -> web.StreamResponse:
         self.counters.refused += 1
@@ -231,19 +251,26 @@ class Simulator:
         return web.json_response({"count": len(ids), "max_model_len": self.config.max_model_len, "tokens": ids})
 
     async def _metrics(self, got: Received) -> web.Response:
-        engine = self.engine
-        now = Gauges(
-            running=engine.running,
-            waiting=engine.waiting,
-            kv_usage=engine.kv_usage,
-            prefix_queries=engine.prefix_queries,
-            prefix_hits=engine.prefix_hits,
-            preemptions=engine.preemptions,
-            block_tokens=self.config.engine.block_tokens,
-            blocks=self.config.engine.blocks,
-            prefix_cache=self.config.engine.prefix_cache,
-        )
-        return web.Response(text=render(self.counters, now, self.config.model))
+        now = [
+            Gauges(
+                running=engine.running,
+                waiting=engine.waiting,
+                kv_usage=engine.kv_usage,
+                prefix_queries=engine.prefix_queries,
+                prefix_hits=engine.prefix_hits,
+                preemptions=engine.preemptions,
+            )
+            for engine in self.engines
+        ]
+        return web.Response(text=render(self.counters, now, self.config.model, self._cache_facts()))
+
+    def _cache_facts(self) -> dict[str, object]:
+        engine = self.config.engine
+        return {
+            "block_size": engine.block_tokens,
+            "num_gpu_blocks": engine.blocks,
+            "enable_prefix_caching": engine.prefix_cache,
+        }
 
 
 async def _health(got: Received) -> web.Response:

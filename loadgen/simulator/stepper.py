@@ -1,22 +1,26 @@
-"""The one step loop: the serving engine of `roofline` in real time.
+"""The one step loop: the serving engines of `roofline` in real time.
 
-Knows: when each step is due, and who gets tokens at its end. Must not know: HTTP, or what a token looks like.
+Knows: when each step is due, and who gets tokens at its end. Must not know: HTTP, or what a token looks like; how
+requests get to a replica (`roofline.fleet`).
 
-Theory of operation. The engine lives in virtual seconds; virtual time is (real time - origin) * time_scale. A step is
-computed when it starts and its events are encoded at once; an alarm on an absolute time then rings at its end, all
-writes are done, and the next step starts at the time that was *due*, not when the alarm was heard: lateness does not
-add up. If the host falls behind by more than `_GIVE_UP_S`, the origin is moved (and counted), since a schedule that
-cannot be kept would end in one burst. What lateness there was is recorded per step.
+Theory of operation. The engines live in virtual seconds; virtual time is (real time - origin) * time_scale. A step is
+computed when it starts and its events are encoded at once; an alarm on an absolute time then rings at the end of the
+step that ends first, all its writes are done, and that replica's next step starts at the time that was *due*, not when
+the alarm was heard: lateness does not add up. If the host falls behind by more than `_GIVE_UP_S`, the origin is moved
+(and counted), since a schedule that cannot be kept would end in one burst. What lateness there was is recorded per step.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 
 from loadgen.engine.clock import TimerFd
-from loadgen.roofline.serving import Engine, ServingRequest, Step
+from loadgen.errors import UsageError
+from loadgen.roofline.fleet import Fleet
+from loadgen.roofline.serving import ServingRequest, Step
 from loadgen.simulator.metrics import Counters
 from loadgen.simulator.stream import Stream
 
@@ -68,31 +72,33 @@ class Alarm:
 
 
 class Stepper:
-    """Runs the engine's steps while it has work. All methods are called from the event loop's thread."""
+    """Runs the replicas' steps while they have work. All methods are called from the event loop's thread."""
 
-    def __init__(self, engine: Engine, counters: Counters, time_scale: float) -> None:
-        self.engine, self.counters, self._scale = engine, counters, time_scale
+    def __init__(self, make: Callable[[Callable[[Step], None]], Fleet], counters: Counters, time_scale: float) -> None:
+        """`make` builds the fleet, given whom to tell of steps that begin."""
+        self.fleet, self.counters, self._scale = make(self._begun), counters, time_scale
         self.streams: dict[int, Stream] = {}
-        self.left_waiting = 0  # requests that the latest step found waiting and could not admit
+        self._tells_cached = self.fleet.engines[0].config.prefix_cache
         self._origin_s = time.monotonic()  # the real time of virtual 0
-        self._step: Step | None = None  # under way
-        self._due_v = 0.0  # its end, in virtual seconds
         self._alarm = Alarm(self._ring)
 
     def submit(self, stream: Stream, arrival_s: float) -> None:
-        """Hand a request to the engine; `arrival_s` on `time.monotonic` is when it had come in completely.
+        """Hand a request to the engines; `arrival_s` on `time.monotonic` is when it had come in completely.
 
         Raises:
-            UsageError: the engine cannot serve it.
+            UsageError: no engine can serve it.
         """
         stream.arrival_s = arrival_s
         arrival_v = max((arrival_s - self._origin_s) * self._scale, 0.0)
         ask, answer = stream.ask, stream.answer
         request = ServingRequest(stream.number, ask.prompt_tokens, answer.tokens, tuple(stream.block_hashes))
-        self.engine.submit(request, arrival_v)
         self.streams[stream.number] = stream
-        if self._step is None or self._step.idle:
-            self._begin(arrival_v)
+        try:
+            self.fleet.submit(request, arrival_v)
+        except UsageError:
+            del self.streams[stream.number]
+            raise
+        self._set_alarm()
 
     def cancel(self, stream: Stream) -> None:
         """Forget a request whose client has gone; one that has ended already is left alone."""
@@ -101,33 +107,35 @@ class Stepper:
 
     def _end(self, stream: Stream, reason: str) -> None:
         del self.streams[stream.number]
-        self.engine.cancel(stream.number)
+        self.fleet.cancel(stream.number)
         self.counters.succeeded[reason] += 1
 
     def close(self) -> None:
         """Stop; requests in flight get nothing more."""
         self._alarm.close()
 
-    def _begin(self, start_v: float) -> None:
-        step = self._step = self.engine.step(start_v)
-        self._due_v = start_v + step.duration_s
-        self.left_waiting = 0 if step.idle else self.engine.waiting
+    def _set_alarm(self) -> None:
+        due_v = self.fleet.due_s
+        if due_v < math.inf:
+            self._alarm.set(self._origin_s + due_v / self._scale)
+
+    def _begun(self, step: Step) -> None:
+        """A step begins: prepare what it will put on the wire."""
         streams = self.streams
         for number, cached in step.admitted:
             stream = streams.get(number)
-            if stream is not None and stream.cached_tokens is None and self.engine.config.prefix_cache:
+            if stream is not None and stream.cached_tokens is None and self._tells_cached:
                 stream.cached_tokens = cached
         for number, tokens in step.tokens:
             if number in streams:
                 streams[number].encode(tokens)
-        self._alarm.set(self._origin_s + self._due_v / self._scale)
 
     def _ring(self) -> None:
-        """The step under way is over: write its tokens and start the next one."""
-        step, due_s = self._step, self._origin_s + self._due_v / self._scale
-        if step is None:
-            return
-        if step.tokens:
+        """A step is over: write its tokens and let the next one start. Others that are due have their own turn."""
+        for due_v, step in self.fleet.advance(self.fleet.due_s):
+            if not step.tokens:
+                continue
+            due_s = self._origin_s + due_v / self._scale
             begun_s = time.monotonic()
             self._write(step, due_s)
             ended_s = time.monotonic()
@@ -137,9 +145,7 @@ class Stepper:
             if begun_s - due_s > _GIVE_UP_S:
                 late.resets += 1
                 self._origin_s += begun_s - due_s
-        self._step = None
-        if self.engine.has_work:
-            self._begin(self._due_v)
+        self._set_alarm()
 
     def _write(self, step: Step, due_s: float) -> None:
         counters = self.counters

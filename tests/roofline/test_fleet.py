@@ -105,7 +105,7 @@ def test_a_cancelled_request_is_forgotten_in_both_pools() -> None:
     fleet = Fleet(CONFIG, prefill=CONFIG, transfer_token_s=1e-3)
     for i in range(3):
         fleet.submit(ServingRequest(i, 100, 5), 0.0)
-    fleet.advance(fleet.due_s)
+    list(fleet.advance(fleet.due_s))
     fleet.cancel(1)
     heard: set[int] = set()
     while fleet.has_work:
