@@ -7,7 +7,7 @@ Theory of operation. The engines live in virtual seconds; virtual time is (real 
 computed when it starts and its events are encoded at once; an alarm on an absolute time then rings at the end of the
 step that ends first, all its writes are done, and that replica's next step starts at the time that was *due*, not when
 the alarm was heard: lateness does not add up. If the host falls behind by more than `_GIVE_UP_S`, the origin is moved
-(and counted), since a schedule that cannot be kept would end in one burst. What lateness there was is recorded per step.
+(and counted), since a schedule that cannot be kept would end in one burst. What lateness there was is kept per step.
 """
 
 from __future__ import annotations
