@@ -41,6 +41,7 @@ COMPARED: tuple[tuple[str, str], ...] = (
     ("error_rate", "rate"),
 )
 _IF_ANY = ("goodput",)  # left out where neither side has it
+VERDICTS_PER_CELL = sum(name not in _IF_ANY for name, _ in COMPARED)
 _LOST = 0.01  # share of requests by which a side may have lost more than the other and its latencies still be compared
 # Findings that say that requests failed: they take nothing from a comparison of how many did.
 _OF_FAILURES = ("all_failed", "errors")
@@ -146,6 +147,8 @@ def _contrasts(a: Cell, b: Cell, between: float) -> dict[tuple[str, str], Contra
         values = a.value(metric.name, stat), b.value(metric.name, stat)
         if values == (None, None) and name in _IF_ANY:
             continue
+        if None in values and (a.stage is None or b.stage is None):
+            continue  # another tool's file does not say it
         found[metric.name, stat] = of_cells(a, b, metric, stat, between)
     return found
 
@@ -155,8 +158,7 @@ def of_cells(
 ) -> Contrast | Nothing:
     """The contrast of two cells, where both have their requests."""
     if a.measured is None or b.measured is None:
-        known = a.value(metric.name, stat) is not None and b.value(metric.name, stat) is not None
-        return Nothing("another tool's mean has no interval" if known else "another tool's file does not say it")
+        return Nothing("another tool's file holds no requests, so there is no interval")
     return compare_stats.contrast(a.measured, b.measured, metric, stat, between, lost)
 
 

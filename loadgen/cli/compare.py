@@ -58,7 +58,7 @@ def command(
     output: Path | None,
     junit: Path | None,
 ) -> None:
-    """Compare runs: the first RUN is the baseline.
+    """Compare runs: the first RUN is the baseline. Other tools' result files are read, too; means alone get no verdict.
 
     Cells of the same workload and load are matched. Every change has an interval and a verdict: better, worse, no
     difference shown, or not decidable; all intervals of one comparison hold together with 95 %. Without -o and --format
@@ -68,6 +68,7 @@ def command(
     excluded, because there are too few samples, the runs are not alike, or a measurement is INVALID.
     """
     from loadgen.cli.junit import exit_code
+    from loadgen.cli.values import read_share
     from loadgen.report.compare import PAGE, compare_runs, render
     from loadgen.report.render import write
     from loadgen.store.runfile import is_part_of_run
@@ -75,10 +76,14 @@ def command(
     if junit is not None and not fail_on:
         raise UsageError("there is nothing to write down", where="--junit", do="give --fail-on, too")
     for file in (output, junit):
-        if file is not None and any(is_part_of_run(file, run) for run in runs):
-            raise UsageError("is part of a run", where=str(file), do="give another file")
+        if file is not None and any(is_part_of_run(file, run) or file.resolve() == run.resolve() for run in runs):
+            raise UsageError("is what is compared", where=str(file), do="give another file")
     comparison = compare_runs(
-        runs, fail_on, prices=read_prices(prices, len(runs)), between=read_between(between_runs), redact=redact
+        runs,
+        fail_on,
+        prices=read_prices(prices, len(runs)),
+        between=read_share("--between-runs", between_runs),
+        redact=redact,
     )
     if junit is not None:
         write_junit(comparison, junit)
@@ -89,7 +94,8 @@ def command(
         click.echo(render(comparison, chosen), nl=False)
     if output is None and form is None:
         try:
-            click.echo(f"page: {write(runs[1] / PAGE, render(comparison, 'html'))}")
+            folder = runs[1] if runs[1].is_dir() else runs[1].parent
+            click.echo(f"page: {write(folder / PAGE, render(comparison, 'html'))}")
         except StorageError as bad:  # the folder may be read-only: the verdict must still come through
             click.echo(f"loadgen: no page: {bad}", err=True)
     raise click.exceptions.Exit(exit_code(one.outcome for one in comparison.decisions))
@@ -109,18 +115,6 @@ def read_prices(text: str | None, runs: int) -> tuple[float | None, ...]:
     if len(found) not in (1, runs):
         raise UsageError(f"{len(found)} prices for {runs} runs", where=where, do="give one, or one for each run")
     return tuple(found * runs if len(found) == 1 else found)
-
-
-def read_between(text: str) -> float:
-    """A share such as 0.5% or 0.005. Raises UsageError."""
-    where = f"--between-runs {text}"
-    try:
-        value = float(text.strip().removesuffix("%")) / (100.0 if text.strip().endswith("%") else 1.0)
-    except ValueError:
-        raise UsageError("is no share", where=where, do="write 0.5%") from None
-    if not 0.0 <= value < 1.0:
-        raise UsageError("must be at least 0 and below 100 %", where=where)
-    return value
 
 
 def write_junit(comparison: Comparison, path: Path) -> None:

@@ -33,9 +33,13 @@ _SHOWN_CHARS = 60
 @click.option(
     "--show", type=click.IntRange(0), default=3, show_default=True, help="Requests of each stage to print, with text."
 )
+@click.option("--detect", metavar="SHARE", help="Say how many requests show such a change between two runs, e.g. 5%.")
+@click.option("--like", metavar="RUN", help="... at the spread that this run had, instead of an assumed one.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
-def command(ctx: click.Context, /, url: str | None, show: int, form: str, **given: Any) -> None:
+def command(
+    ctx: click.Context, /, url: str | None, show: int, detect: str | None, like: str | None, form: str, **given: Any
+) -> None:
     """Print the schedule that `run` would follow with these flags (or SPEC.yaml), and why; send nothing.
 
     Prompts are sized by estimate here: a run corrects them by the server's own counts.
@@ -52,6 +56,11 @@ def command(ctx: click.Context, /, url: str | None, show: int, form: str, **give
         _experiment(given, form)
         return
     stages = [stage_facts(one, given["seed"], show) for one in specs]
+    if detect is not None or like is not None:
+        from loadgen.cli import plan_detect
+
+        plan_detect.show(specs, stages, detect, like, form)
+        return
     if form == "json":
         click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))
         return
@@ -204,6 +213,7 @@ def _spread(values: list[Any]) -> dict[str, float] | None:
     low, middle, high = np.quantile(known, (0.05, 0.5, 0.95))
     return {
         "mean": float(known.mean()),
+        "sd": float(known.std()),
         "p5": float(low),
         "p50": float(middle),
         "p95": float(high),

@@ -124,6 +124,18 @@ def read_weights(text: str) -> list[float]:
     return weights
 
 
+def read_share(flag: str, text: str) -> float:
+    """`5%` or `0.05`: at least 0 and below 1. Raises UsageError that names the flag."""
+    bare = text.strip()
+    try:
+        value = float(bare.removesuffix("%")) / (100.0 if bare.endswith("%") else 1.0)
+    except ValueError:
+        raise UsageError("is no share", where=f"{flag} {text}", do="write 5%") from None
+    if not 0.0 <= value < 1.0:
+        raise UsageError("must be at least 0 and below 100 %", where=f"{flag} {text}")
+    return value
+
+
 def read_slice(text: str) -> tuple[int, int | None]:
     """`10m..20m`, `..5m`, `1h..`: from and to in nanoseconds; None for no end."""
     from loadgen.plan.units import duration_ns

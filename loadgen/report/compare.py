@@ -11,12 +11,14 @@ from pathlib import Path
 
 from loadgen.analysis.compare import compare
 from loadgen.analysis.compare_gate import decide, parse
-from loadgen.analysis.compare_sides import Side, side_of_run
+from loadgen.analysis.compare_sides import Side, side_of_cells, side_of_run
 from loadgen.analysis.compare_stats import BETWEEN_RUNS
 from loadgen.errors import UsageError
 from loadgen.report import comparison_text, figures
 from loadgen.report.comparison import Comparison, to_json, view
 from loadgen.report.render import environment, load, page
+from loadgen.store.inputs import read_cells
+from loadgen.store.runfile import is_run
 
 PAGE = "compare.html"
 
@@ -32,7 +34,7 @@ def compare_runs(
     """Read every run and compare it with the first.
 
     Args:
-        paths: folders of runs.
+        paths: folders of runs, or other tools' results.
         fail_on: expressions of `compare_gate`.
         prices: dollars per GPU and hour, one for each path; none for not given.
         between: see `compare_stats.contrast`.
@@ -52,7 +54,9 @@ def compare_runs(
 
 
 def _side(name: str, path: Path, redact: bool) -> Side:
-    return side_of_run(name, load(path, redact=redact))
+    if is_run(path) or not path.exists():
+        return side_of_run(name, load(path, redact=redact))
+    return side_of_cells(name, read_cells(path).cells)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

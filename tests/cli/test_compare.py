@@ -117,7 +117,7 @@ def test_a_redacted_comparison_names_nobody(runs: Path, capsys: pytest.CaptureFi
         (["{runs}/base", "{runs}/same", "--between-runs", "much"], "is no share"),
         (["{runs}/base", "{runs}/same", "--fail-on", "ttft worse"], "write it as"),
         (["{runs}/base", "{runs}/same", "--junit", "x.xml"], "give --fail-on"),
-        (["{runs}/base", "{runs}/same", "-o", "{runs}/same/run.json"], "part of a run"),
+        (["{runs}/base", "{runs}/same", "-o", "{runs}/same/run.json"], "is what is compared"),
     ],
 )
 def test_mistakes_are_one_line(runs: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
@@ -145,3 +145,60 @@ def test_a_folder_that_cannot_be_written_does_not_hide_the_verdict(
     assert code == 1
     assert "FAIL" in out
     assert "no page" in err
+
+
+def test_another_tools_file_is_read(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "theirs.csv"
+    table.write_text("isl,osl,concurrency,ttft_ms,itl_ms\n500,20,8,20,7\n", encoding="utf-8")
+    code, out, _ = run(capsys, str(runs / "base"), str(table), "--fail-on", "mean(tpot) worse by 5%")
+    assert code == 3
+    assert "means alone" in out
+    assert "not decidable: another tool's file holds no requests" in out
+    assert (tmp_path / "compare.html").exists()
+
+
+def plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["plan", "-w", "chat", "--concurrency", "8", *words])
+    out, err = capsys.readouterr()
+    assert isinstance(end.value.code, int)
+    return end.value.code, out, err
+
+
+def test_a_plan_says_how_many_requests_show_a_change(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = plan(capsys, "--detect", "5%", "--format", "json")
+    (stage,) = json.loads(out)["stages"]
+    assert code == 0
+    assert stage["mean"]["ttft"]["source"] == "assumed"
+    assert stage["requests"] == max(need["requests"] for need in stage["mean"].values())
+    smaller = json.loads(plan(capsys, "--detect", "3%", "--format", "json")[1])["stages"][0]["requests"]
+    assert smaller > 2.5 * stage["requests"]
+    wider = plan(capsys, "--detect", "5%", "--prompt-tokens", "uniform:100..4000", "--format", "json")[1]
+    assert json.loads(wider)["stages"][0]["requests"] > 2 * stage["requests"]
+    assert "give --requests" in plan(capsys, "--detect", "5%")[1]
+    assert ": enough" in plan(capsys, "--detect", "20%", "--requests", "500")[1]
+
+
+def test_a_plan_takes_the_spread_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = synthetic.write_run(tmp_path / "run", *synthetic.build((StageCase(requests=100),), 1))
+    (stage,) = json.loads(plan(capsys, "--detect", "5%", "--like", str(path), "--format", "json")[1])["stages"]
+    assert {need["source"] for need in stage["mean"].values()} == {"measured"}
+    assert 0.2 < stage["mean"]["ttft"]["spread"] < 0.6
+    assert stage["mean"]["tpot"]["spread"] < 0.03
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--like", "x"], "needs --detect"),
+        (["--detect", "much"], "is no share"),
+        (["--detect", "1%"], "plan for more than"),
+        (["--detect", "0%"], "can be planned for"),
+        (["--detect", "5%", "--like", "/nowhere"], "no such folder"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
+    code, _, err = plan(capsys, *words)
+    assert code == 2
+    assert told in err
+    assert len(err.splitlines()) == 1

@@ -26,7 +26,8 @@ def test_an_open_loop_is_summed_up_as_drawn() -> None:
     assert stage["gap_cv"] == pytest.approx(2, rel=0.1)
     assert 298 < stage["last_due_s"] < 300
     assert stage["units"] == pytest.approx(6_000, rel=0.1)
-    assert stage["prompt_tokens"] == {"mean": 2000, "p5": 2000, "p50": 2000, "p95": 2000, "sum": 2000 * stage["units"]}
+    lengths = {"mean": 2000, "sd": 0, "p5": 2000, "p50": 2000, "p95": 2000, "sum": 2000 * stage["units"]}
+    assert stage["prompt_tokens"] == lengths
     assert [r["request_id"] for r in stage["first"]] == [0, 1]
     assert stage["first"][0]["due_s"] < stage["first"][1]["due_s"]
 
