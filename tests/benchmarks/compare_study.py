@@ -170,9 +170,8 @@ def main() -> None:
     print(
         f"{arguments.seeds} seeds, {VERDICTS_PER_CELL} figures in each comparison, slower by {arguments.detect:.0%}\n"
     )
-    print(
-        "| load | needed for each mean | requests in each run | same server: no difference | ... same requests | slower: found in all three means (each) |"
-    )
+    heads = ("load", "needed for each mean", "requests in each run", "same server: no difference", "... same requests")
+    print(f"| {' | '.join(heads)} | slower: found in all three means (each) |")
     print("|---|---|---:|---:|---:|---:|")
     for scenario in SCENARIOS:
         study(scenario, arguments.seeds, arguments.detect)
