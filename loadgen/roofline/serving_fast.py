@@ -15,6 +15,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numba
 import numpy as np
@@ -115,6 +116,22 @@ def _simulate(
     seed: int,
     turnaround_s: float = 0.0,
 ) -> Served:
+    knobs, state = prepare(config, prompts, outputs, cached)
+    law = StepLaw(*(float(value) for value in config.law))
+    steps = compiled(kernel.main_loop)(law, knobs, state, starts.copy(), seed)
+    return Served(
+        prompts, state.output, state.sent, state.first, state.last, state.gap, int(steps), int(state.at[kernel.PREEMPTED])
+    )
+
+
+def prepare(
+    config: EngineConfig, prompts: Ints, outputs: npt.ArrayLike, cached: npt.ArrayLike
+) -> tuple[kernel.Knobs, kernel.State]:
+    """The kernel's view of an engine and of the requests that it will get.
+
+    Raises:
+        UsageError: a request without tokens, or one that exceeds the KV cache.
+    """
     wanted = np.broadcast_to(np.asarray(outputs, np.int64), prompts.shape).copy()
     blocks = 2**60 if config.blocks is None else config.blocks
     knobs = kernel.Knobs(
@@ -138,23 +155,29 @@ def _simulate(
     state = kernel.new_state(
         prompts, wanted, np.minimum(cached, prompts - 1), min(config.max_sequences, max(1, prompts.size))
     )
-    law = StepLaw(*(float(value) for value in config.law))
-    steps = _compiled()(law, knobs, state, starts.copy(), seed)
-    return Served(
-        prompts, wanted, state.sent, state.first, state.last, state.gap, int(steps), int(state.at[kernel.PREEMPTED])
-    )
+    return knobs, state
 
 
 @cache
-def _compiled() -> Callable[..., int]:
-    """The compiled main loop; the first call in a fresh installation takes some seconds."""
+def compiled(factory: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]:
+    """The function that `factory` makes from a digest of the kernel, compiled together with all that it calls.
+
+    The first call in a fresh installation takes some seconds. `factory` puts the digest into the closure, and so into
+    numba's cache key. Only the made function is cached: a part cached by itself could be out of date.
+    """
+    run = factory(_prepared())
+    try:
+        return numba.njit(cache=True)(run)  # type: ignore[no-any-return]
+    except RuntimeError:  # numba finds no place for a cache: a read-only installation
+        return numba.njit(run)  # type: ignore[no-any-return]
+
+
+@cache
+def _prepared() -> int:
+    """Compile the kernel's parts in place, so that callers find them under their names; the digest of their code."""
     digest = hashlib.sha256(repr((StepLaw._fields, kernel.Knobs._fields, kernel.State._fields)).encode())
     for name in kernel.COMPILED:
         function = getattr(kernel, name)
         digest.update(function.__code__.co_code + repr(function.__code__.co_consts).encode())
-        setattr(kernel, name, numba.njit(function))  # callers in the kernel find the compiled one under its name
-    run = kernel.main_loop(int.from_bytes(digest.digest()[:7], "little"))
-    try:  # only the loop is cached, with all that it calls inside: a part cached by itself could be out of date
-        return numba.njit(cache=True)(run)  # type: ignore[no-any-return]
-    except RuntimeError:  # numba finds no place for a cache: a read-only installation
-        return numba.njit(run)  # type: ignore[no-any-return]
+        setattr(kernel, name, numba.njit(function))
+    return int.from_bytes(digest.digest()[:7], "little")

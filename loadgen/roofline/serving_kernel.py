@@ -28,6 +28,8 @@ COMPILED = (
     "extend",
     "plan_running",
     "plan_waiting",
+    "plan_step",
+    "work",
     "price",
     "advance",
     "coast",
@@ -175,8 +177,23 @@ def plan_waiting(k: Knobs, s: State, now: float, budget: int) -> None:
         budget -= tokens
 
 
-def price(law: StepLaw, k: Knobs, s: State) -> float:
-    """Seconds of the planned step."""
+def plan_step(k: Knobs, s: State, now: float) -> None:
+    """Fill `plan` for the next step: running sequences first, then the queue (unchunked: new prompts alone)."""
+    if k.chunked == 1:
+        budget = plan_running(k, s, k.token_budget)
+        if budget > 0:
+            plan_waiting(k, s, now, budget)
+        return
+    before = s.at[RUNNING]
+    plan_waiting(k, s, now, k.token_budget)
+    if s.at[RUNNING] > before:
+        s.plan[:before] = 0
+    else:
+        plan_running(k, s, k.max_sequences * (1 + k.draft_tokens))
+
+
+def work(law: StepLaw, s: State) -> tuple[float, float, float, float, float, float, float]:
+    """What the planned step does: the arguments of `passes.step_parts`, in its order."""
     decodes = decode_tokens = prefill_tokens = finishing = 0
     kv_read = decode_pairs = prefill_pairs = 0.0
     for place in range(s.at[RUNNING]):
@@ -195,18 +212,16 @@ def price(law: StepLaw, k: Knobs, s: State) -> float:
             prefill_tokens += tokens
             finishing += int(tokens == behind)
             prefill_pairs += visible_pairs(law, float(s.computed[i]), float(tokens))
-    compute, weights, kv, attention, communication, overhead = step_parts(
-        law,
-        float(decodes),
-        float(decode_tokens),
-        float(prefill_tokens),
-        float(decode_tokens + finishing),
-        kv_read,
-        decode_pairs,
-        prefill_pairs,
-    )
+    sampled = float(decode_tokens + finishing)
+    return float(decodes), float(decode_tokens), float(prefill_tokens), sampled, kv_read, decode_pairs, prefill_pairs
+
+
+def price(law: StepLaw, k: Knobs, s: State) -> float:
+    """Seconds of the planned step."""
+    load = work(law, s)
+    compute, weights, kv, attention, communication, overhead = step_parts(law, *load)
     seconds = combine(law, compute, weights, kv, attention, communication, overhead)
-    return float(seconds + k.draft_tokens * k.draft_token_s * (decodes > 0))
+    return float(seconds + k.draft_tokens * k.draft_token_s * (load[0] > 0))
 
 
 def advance(k: Knobs, s: State, end: float) -> int:
@@ -252,18 +267,27 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
     full = batch == s.running.size
     if s.at[HEAD] < s.at[TAIL]:
         arrival = min(arrival, s.ready[s.queue[s.at[HEAD]]])
-    if batch == 0 or k.draft_tokens > 0 or law.window_share > 0.0 or batch >= k.token_budget:
+    if batch == 0 or k.draft_tokens > 0 or batch >= k.token_budget:
         return now, 0
     if not full and (s.at[STACK] > 0 or arrival <= now):
         return now, 0
     spare = s.output[s.running[0]]
-    context = 0
+    context = longest_context = 0
+    shortest_context = s.computed[s.running[0]] + 1
     for place in range(batch):
         i = s.running[place]
         if s.generated[i] == 0 or s.prompt[i] + s.generated[i] - s.computed[i] != 1:
             return now, 0
         spare = min(spare, s.output[i] - s.generated[i] - 1)
         context += s.computed[i] + 1
+        shortest_context = min(shortest_context, s.computed[i] + 1)
+        longest_context = max(longest_context, s.computed[i] + 1)
+    outside = 0.0  # share of the layers that see a window's worth and no more
+    if law.window_share > 0.0:
+        if law.window_chunked == 0.0 and shortest_context >= law.window_tokens:
+            outside = law.window_share
+        else:  # up to the window every layer sees everything
+            spare = min(spare, int(law.window_tokens) - longest_context)
     missing = 0
     for place in range(batch):
         i = s.running[place]
@@ -274,7 +298,7 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
     first_end = longest = 0.0
     b = float(batch)
     while steps < spare and (full or now < arrival):
-        seen = float(context)
+        seen = (1.0 - outside) * context + outside * law.window_tokens * b
         compute, weights, kv, attention, communication, overhead = step_parts(law, b, b, 0.0, b, seen, seen, 0.0)
         seconds = combine(law, compute, weights, kv, attention, communication, overhead)
         now += seconds
@@ -330,18 +354,7 @@ def main_loop(law_digest: int) -> Callable[..., int]:
             while sent < n and starts[sent] <= now:
                 arrive(k, s, sent, starts[sent])
                 sent += 1
-            budget = k.token_budget
-            if k.chunked == 1:
-                budget = plan_running(k, s, budget)
-                if budget > 0:
-                    plan_waiting(k, s, now, budget)
-            else:
-                before = s.at[RUNNING]
-                plan_waiting(k, s, now, budget)
-                if s.at[RUNNING] > before:
-                    s.plan[:before] = 0
-                else:
-                    plan_running(k, s, k.max_sequences * (1 + k.draft_tokens))
+            plan_step(k, s, now)
             if s.at[RUNNING] == 0:  # idle until something is ready or arrives
                 later = math.inf
                 if s.at[HEAD] < s.at[TAIL]:

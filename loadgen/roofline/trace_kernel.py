@@ -1,0 +1,151 @@
+"""The loops of `fit_trace`: the compiled engine's main loop again, writing down what its steps did.
+
+Knows: which steps a request waited or decoded through, and what those steps worked on. Must not know: parameters,
+cells or numba (`serving_fast` compiles these plain functions together with the kernel's).
+Why: a mean TTFT or TPOT is a weighted sum of step times. In a closed loop the steps hardly depend on what they cost, so
+the weights are found once and a fit then prices a few dozen kinds of step instead of simulating thousands of requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from loadgen.roofline import serving_kernel as kernel
+from loadgen.roofline.passes import StepLaw
+from loadgen.roofline.serving_kernel import HEAD, RUNNING, TAIL, Floats, Ints, Knobs, State
+
+FEATURES = 7  # the arguments of `passes.step_parts` after the law, in its order
+TTFT, ITL = 0, 1
+_EXACT = 16  # token counts up to here have kinds of their own, larger ones share one within 4 %
+KINDS = 320
+
+
+def trace_loop(law_digest: int) -> Callable[..., float]:
+    """The tracing loop, with the digest of the kernel in its closure and so in numba's cache key."""
+    def run(law: StepLaw, k: Knobs, s: State, starts: Floats, kinds: Ints, table: Floats, totals: Floats) -> float:
+        """Fill `table[metric, kind]` with (weight, weight * features); `kinds` finds the row of a kind of step.
+
+        `totals`: rows used, seconds that requests sat in an idle engine (mean per request), steps, sequence-steps.
+        """
+
+        def slot(tokens: float) -> int:  # the kind of a token count
+            if tokens <= _EXACT:
+                return int(tokens)
+            return min(KINDS - 1, _EXACT + int(math.log(tokens / _EXACT) * 25.0))
+
+        n = starts.size
+        s.at[kernel.FREE] = k.blocks
+        several = max(1, int(np.sum(s.output > 1)))
+        sent = done = rows = waiting = last = 0
+        now = before = decoding = seconds = 0.0
+        while done < n:
+            while sent < n and starts[sent] <= now:
+                kernel.arrive(k, s, sent, starts[sent])
+                if starts[sent] < now and seconds > 0:  # in the middle of a step: its rest was waited for
+                    part = min(1.0, (now - starts[sent]) / seconds) / n
+                    weight = table[2, last, 0]
+                    table[TTFT, last, 0] += part
+                    table[TTFT, last, 1:] += part / weight * table[2, last, 1:]
+                waiting += 1
+                sent += 1
+            kernel.plan_step(k, s, now)
+            if s.at[RUNNING] == 0:
+                later = math.inf
+                if s.at[HEAD] < s.at[TAIL]:
+                    later = s.ready[s.queue[s.at[HEAD]]]
+                if sent < n and starts[sent] < later:
+                    later = starts[sent]
+                totals[1] += waiting * max(0.0, later - now) / n
+                now = max(now, later)
+                seconds = 0.0
+                continue
+            load = kernel.work(law, s)
+            parts = kernel.step_parts(law, *load)
+            seconds = kernel.combine(law, *parts)
+            now += seconds
+            key_d, key_p = slot(load[1]), slot(load[2])
+            if kinds[key_d, key_p] < 0:
+                kinds[key_d, key_p] = rows
+                rows += 1
+            last = kinds[key_d, key_p]
+            for metric in range(3):
+                weight = 1.0
+                if metric == TTFT:
+                    weight = waiting / n
+                elif metric == ITL:
+                    weight = decoding / several
+                table[metric, last, 0] += weight
+                for feature in range(FEATURES):
+                    table[metric, last, 1 + feature] += weight * load[feature]
+            totals[2] += 1.0
+            totals[3] += load[0]
+            for place in range(s.at[RUNNING]):
+                i = s.running[place]
+                tokens = s.plan[place]
+                if tokens == 0 or tokens < s.prompt[i] + s.generated[i] - s.computed[i]:
+                    continue
+                if s.generated[i] == 0:
+                    waiting -= 1
+                    if s.output[i] > 1:
+                        decoding += 1.0 / (s.output[i] - 1)
+                elif s.generated[i] == s.output[i] - 1:
+                    decoding -= 1.0 / (s.output[i] - 1)
+            finished = kernel.advance(k, s, now)
+            done += finished
+            while finished > 0 and sent < n and not starts[sent] >= 0.0:
+                kernel.arrive(k, s, sent, now)
+                waiting += 1
+                sent += 1
+                finished -= 1
+            arrival = math.inf
+            if sent < n and starts[sent] >= 0.0:
+                arrival = starts[sent]
+            before = now
+            now, more = kernel.coast(law, k, s, now, arrival)
+            if more == 0:
+                continue
+            seconds = (now - before) / more
+            batch = s.at[RUNNING]
+            seen = 0.0
+            for place in range(batch):
+                middle = s.computed[s.running[place]] + 1.0 - (more + 1) / 2.0  # mean context of the steps just run
+                seen += kernel.context_seen(law, middle)
+            key_d = slot(float(batch))
+            if kinds[key_d, 0] < 0:
+                kinds[key_d, 0] = rows
+                rows += 1
+            last = kinds[key_d, 0]
+            for metric in range(3):
+                weight = 1.0 * more
+                if metric == TTFT:
+                    weight = more * waiting / n
+                elif metric == ITL:
+                    weight = more * decoding / several
+                row = table[metric, last]
+                row[0] += weight
+                row[1] += weight * batch
+                row[2] += weight * batch
+                row[4] += weight * batch
+                row[5] += weight * seen
+                row[6] += weight * seen
+            totals[2] += more
+            totals[3] += more * batch
+        totals[0] = rows
+        return now + 0 * law_digest
+
+    return run
+
+
+def pricing(law_digest: int) -> Callable[..., None]:
+    """The function that prices rows of features, `passes` compiled in."""
+
+    def run(law: StepLaw, features: Floats, out: Floats) -> None:
+        for row in range(features.shape[0]):
+            f = features[row]
+            parts = kernel.step_parts(law, f[0], f[1], f[2], f[3], f[4], f[5], f[6])
+            out[row] = kernel.combine(law, *parts) + 0 * law_digest
+
+    return run
