@@ -1,0 +1,135 @@
+"""Cells beside a model of the engine: the residuals that a fit makes small.
+
+Knows: how measured and modelled TTFT and ITL become residuals, and that traces are kept per cell and setting of the
+knobs. Must not know: how the residuals are made small (`fit_search`).
+Why: search, intervals, alternatives and folds all ask the same question - how far is this engine from these cells - and
+must get the same answer, from traces that are made once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.errors import UsageError
+from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit_parameters import Knobs, Quantity, engine_of, law_of, named
+from loadgen.roofline.fit_trace import Load, Stack, Trace, load_of, stack, static, trace
+from loadgen.roofline.passes import Deployment
+from loadgen.roofline.serving_kernel import Floats
+
+JOINS_LATE_S = 1e-6  # a way to the server this short makes a request miss the step that starts as it is sent
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One hypothesis about the server: what each label's cells ran on, and which parameters are open."""
+
+    deployments: dict[str, Deployment | None]
+    table: tuple[Quantity, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Cells to be explained. Arrays have one row per cell and the columns TTFT, ITL; seconds, nan where not measured."""
+
+    cells: tuple[Cell, ...]
+    loads: tuple[Load, ...]
+    measured: Floats
+    traces: dict[tuple[object, ...], Trace] = field(default_factory=dict)
+
+    def part(self, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """Indices of the cells to keep."""
+        return np.flatnonzero(keep)
+
+
+def problem(cells: Sequence[Cell]) -> Problem:
+    """Loads drawn, measurements as an array.
+
+    Raises:
+        UsageError: no cells, or none with a time.
+    """
+    measured = np.array([[one.ttft_s, one.itl_s] for one in cells], float).reshape(-1, 2)
+    measured[~(measured > 0)] = np.nan
+    if not np.any(np.isfinite(measured)):
+        raise UsageError("no cell has a TTFT or an ITL", do="give at least a few measured points")
+    return Problem(tuple(cells), tuple(load_of(one, seed) for seed, one in enumerate(cells)), measured)
+
+
+def _effective(knobs: Knobs, load: Load, static_batch: bool) -> Knobs:
+    """The same knobs with every limit that this load cannot reach at one value, so that traces are shared."""
+    if static_batch:
+        return Knobs(immediate=knobs.immediate, overlap=knobs.overlap)
+    users = load.prompts.size if math.isfinite(load.starts_s[-1]) else int(np.sum(np.isfinite(load.starts_s)))
+    longest = int(np.max(load.prompts + load.outputs))
+    budget, sequences, kv = knobs.token_budget, knobs.max_sequences, knobs.kv_tokens
+    if sequences >= users:
+        sequences = 2**20
+    if kv is not None and kv >= users * (longest + 32) * 1.02:
+        kv = None
+    if budget >= int(np.max(load.prompts)) * users + users:
+        budget = 2**40
+    return replace(knobs, token_budget=budget, max_sequences=sequences, kv_tokens=kv)
+
+
+class Model:
+    """A world with given knobs over some cells of a problem: parameters in, TTFT and ITL out."""
+
+    def __init__(self, problem: Problem, world: World, knobs: Knobs, point: Floats, cells: Floats | None = None) -> None:
+        """`point`: the parameters to trace at. In a closed loop they matter little.
+
+        Raises:
+            UsageError: a cell that the knobs make impossible.
+        """
+        self.problem, self.world, self.knobs = problem, world, knobs
+        self.index = np.arange(len(problem.cells)) if cells is None else np.asarray(cells, np.int64)
+        labels = [problem.cells[i].label for i in self.index]
+        self._groups: list[tuple[str, npt.NDArray[np.int64], Stack]] = []
+        values = named(world.table, point)
+        for label in dict.fromkeys(labels):
+            where = np.flatnonzero([one == label for one in labels])
+            traces, ways = [], []
+            for place in where:
+                one, way = self._trace(int(self.index[place]), label, values)
+                traces.append(one)
+                ways.append(way)
+            self._groups.append((label, where, stack(traces, ways)))
+
+    def _trace(self, i: int, label: str, values: dict[str, float]) -> tuple[Trace, float]:
+        cell, load = self.problem.cells[i], self.problem.loads[i]
+        knobs = _effective(self.knobs, load, cell.load_kind == "batch")
+        deployment = self.world.deployments[label]
+        config = static(engine_of(deployment, values, knobs), cell)
+        timed = cell.load_kind == "rate" or cell.protocol.stagger_s > 0
+        if not timed:  # the steps do not depend on their times
+            way = 0.0 if knobs.immediate else JOINS_LATE_S
+            config = replace(config, request_s=way, prompt_token_s=0.0)
+        shape = deployment.shape if deployment is not None else None
+        window = (shape.window, shape.window_layers) if shape is not None else None
+        key = (i, knobs if timed else replace(knobs, overlap=False), window, tuple(values.values()) if timed else None)
+        if key not in self.problem.traces:
+            self.problem.traces[key] = trace(config, load)
+        found = self.problem.traces[key]
+        return found, config.request_s + config.prompt_token_s * found.prompt_tokens
+
+    def times(self, point: Floats) -> Floats:
+        """(cell, [TTFT, ITL]) in seconds."""
+        values = named(self.world.table, point)
+        out = np.empty((len(self.index), 2))
+        request = 0.0 if self.knobs.immediate else values["request_s"]
+        token = 0.0 if self.knobs.immediate else values.get("prompt_token_s", 0.0)
+        for label, where, one in self._groups:
+            law = law_of(self.world.deployments[label], values, self.knobs.overlap)
+            out[where] = one.times(law, request, token)
+        return out
+
+    def residuals(self, point: Floats) -> Floats:
+        """log(model / measured) as (cell, [TTFT, ITL]); nan where not measured."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.log(self.times(point) / self.problem.measured[self.index])
+        ratio[~np.isfinite(ratio)] = np.nan
+        return ratio

@@ -1,0 +1,199 @@
+"""Finding the parameters: a robust least squares over the continuous ones, and a search over the scheduler's integers.
+
+Knows: the loss, its priors and its scale, several starts, and in which order the knobs are tried. Must not know: how
+certain the answer is (`fit_intervals`) or what it means.
+Why: the continuous part is smooth once the steps are traced, so it is left to a standard least squares; the integers
+decide which steps there are and are tried one by one.
+
+    loss = sum of rho(log(model / measured) / s) + sum of ((log p - log median) / deviation)^2
+    rho(x) = 2 c^2 (sqrt(1 + (x / c)^2) - 1), c = 2: squares near zero, absolute values far away
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.roofline.fit_model import Model, Problem, World
+from loadgen.roofline.fit_parameters import Knobs, bounds
+from loadgen.roofline.serving_kernel import Floats, Ints
+
+FIRST_SCALE = np.array([0.075, 0.03])  # of log residuals of TTFT and ITL before the data have said theirs
+SCALES = (0.003, 0.1)
+KNEE = 2.0  # residuals beyond this many scales count linearly
+BUDGETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+# A knob is moved from where it is only for a gain that a chance improvement would hardly give (in units of the loss).
+WORTH = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A fitted engine: knobs, logarithms of the parameters, the loss, and the scale of the residuals [TTFT, ITL]."""
+
+    knobs: Knobs
+    values: Floats
+    loss: float
+    scale: Floats
+    model: Model
+
+
+def robust(x: Floats) -> Floats:
+    """Residuals whose squares are rho(x)."""
+    return np.sign(x) * KNEE * np.sqrt(2.0 * (np.sqrt(1.0 + (x / KNEE) ** 2) - 1.0))
+
+
+def objective(model: Model, scale: Floats, priors: bool, weights: Floats | None = None) -> Callable[[Floats], Floats]:
+    """The vector whose squares add up to the loss. `weights`: of the cells, for a bootstrap; as many as cells."""
+    table = model.world.table
+    centre = np.log([one.prior[0] for one in table])
+    width = np.array([one.prior[1] for one in table]) if priors else np.full(len(table), 1e3)
+    keep = np.isfinite(model.problem.measured[model.index]).ravel()
+    root = np.ones(keep.size) if weights is None else np.repeat(np.sqrt(weights), 2)
+
+    def vector(point: Floats) -> Floats:
+        scaled = robust((model.residuals(point) / scale).ravel()[keep])
+        return np.concatenate([np.nan_to_num(scaled, nan=1e3) * root[keep], (point - centre) / width])
+
+    return vector
+
+
+def minimise(
+    vector: Callable[[Floats], Floats], start: Floats, low: Floats, high: Floats, evaluations: int = 40
+) -> tuple[Floats, float]:
+    """The point of least squares between bounds, and the sum of squares there."""
+    from scipy.optimize import least_squares
+
+    def slope(point: Floats) -> Floats:
+        here = vector(point)
+        columns = []
+        for i in range(point.size):
+            step = 1e-4 if point[i] + 1e-4 < high[i] else -1e-4
+            moved = point.copy()
+            moved[i] += step
+            columns.append((vector(moved) - here) / step)
+        return np.stack(columns, axis=1)
+
+    inside = np.clip(start, low + 1e-6, high - 1e-6)
+    done = least_squares(vector, inside, jac=slope, bounds=(low, high), max_nfev=evaluations, xtol=1e-6, ftol=1e-7)
+    return done.x, float(2.0 * done.cost)
+
+
+def starts(model_table: Sequence[object], count: int, rng: np.random.Generator, low: Floats, high: Floats) -> list[Floats]:
+    """Where to start: the priors' medians, then points drawn around them."""
+    centre = np.log([one.prior[0] for one in model_table])  # type: ignore[attr-defined]
+    width = np.array([one.prior[1] for one in model_table])  # type: ignore[attr-defined]
+    drawn = [centre + width * rng.standard_normal(centre.size) for _ in range(count - 1)]
+    return [np.clip(one, low, high) for one in (centre, *drawn)]
+
+
+class Search:
+    """Fits of one problem in one world: continuous parameters for given knobs, and the knobs themselves."""
+
+    def __init__(self, problem: Problem, world: World, index: Ints, *, priors: bool, rng: np.random.Generator) -> None:
+        self.problem, self.world, self.index, self.priors, self.rng = problem, world, index, priors, rng
+        self.low, self.high = bounds(world.table)
+
+    def at(self, knobs: Knobs, start: Floats, scale: Floats, evaluations: int = 40) -> Point | None:
+        """The best parameters for these knobs from one start; None where a cell cannot run with them."""
+        try:
+            model = Model(self.problem, self.world, knobs, start, self.index)
+        except UsageError:
+            return None
+        values, loss = minimise(objective(model, scale, self.priors), start, self.low, self.high, evaluations)
+        return Point(knobs, values, loss, scale, model)
+
+    def best(self, knobs: Knobs = Knobs(), several: int = 4) -> Point:
+        """Parameters, knobs and scale. Raises UsageError where no setting of the knobs can run the cells."""
+        found = [
+            one
+            for start in starts(self.world.table, several, self.rng, self.low, self.high)
+            if (one := self.at(knobs, start, FIRST_SCALE)) is not None
+        ]
+        if not found:
+            raise UsageError("these cells cannot run on the deployment they name", do="check GPU, count and lengths")
+        here = min(found, key=lambda one: one.loss)
+        for _ in range(2):
+            here = self._rescaled(self._knobs(here))
+        return self.polished(here)
+
+    def polished(self, here: Point) -> Point:
+        """Scale and parameters in agreement for the knobs that were found."""
+        for _ in range(3):
+            moved = self._rescaled(here)
+            if np.allclose(moved.scale, here.scale, rtol=0.05):
+                return moved
+            here = moved
+        return here
+
+    def _rescaled(self, here: Point) -> Point:
+        scale = scale_of(here.model.residuals(here.values), len(self.world.table))
+        return self.at(here.knobs, here.values, scale) or here
+
+    def _knobs(self, here: Point) -> Point:
+        """Coordinate by coordinate; a coordinate is moved only for a gain that is worth it."""
+        for moves in (self._overlaps, self._budgets, self._caps, self._finer_caps, self._memory, self._joins):
+            better = self._tried(here, moves(here.knobs))
+            if better.loss < here.loss - WORTH:
+                here = better
+        return here
+
+    def _tried(self, here: Point, candidates: Iterable[Knobs]) -> Point:
+        found = here
+        for knobs in candidates:
+            if knobs == here.knobs:
+                continue
+            one = self.at(knobs, here.values, here.scale, 8)
+            if one is not None and one.loss < found.loss - 1e-3:
+                found = one
+        return found
+
+    def _budgets(self, knobs: Knobs) -> Iterable[Knobs]:
+        for chunked in (True, False):
+            for budget in BUDGETS:
+                yield replace(knobs, chunked=chunked, token_budget=budget)
+
+    def _caps(self, knobs: Knobs) -> Iterable[Knobs]:
+        most = max((self.problem.cells[i].load for i in self.index if self.problem.cells[i].load_kind != "batch"), default=0)
+        yield replace(knobs, max_sequences=1024)
+        size = 4
+        while size < most:
+            yield replace(knobs, max_sequences=size)
+            if size * 3 // 2 < most:
+                yield replace(knobs, max_sequences=size * 3 // 2)
+            size *= 2
+
+    def _finer_caps(self, knobs: Knobs) -> Iterable[Knobs]:
+        if knobs.max_sequences < 1024:
+            for factor in (0.78, 0.85, 0.89, 0.93, 0.96, 0.98, 1.02, 1.04, 1.08, 1.13, 1.2, 1.28):
+                yield replace(knobs, max_sequences=max(1, round(knobs.max_sequences * factor)))
+
+    def _overlaps(self, knobs: Knobs) -> Iterable[Knobs]:
+        yield replace(knobs, overlap=not knobs.overlap)
+
+    def _memory(self, knobs: Knobs) -> Iterable[Knobs]:
+        deployments = [one for one in self.world.deployments.values() if one is not None]
+        yield replace(knobs, kv_tokens=None)
+        if len(deployments) == 1 and len(self.world.deployments) == 1:
+            try:
+                yield replace(knobs, kv_tokens=deployments[0].kv_capacity_tokens())
+            except UsageError:
+                return
+
+    def _joins(self, knobs: Knobs) -> Iterable[Knobs]:
+        yield replace(knobs, immediate=not knobs.immediate)
+
+
+def scale_of(residuals: Floats, parameters: int) -> Floats:
+    """Robust scale of the residuals of TTFT and ITL, from their median, corrected for the parameters fitted."""
+    out = FIRST_SCALE.copy()
+    total = int(np.sum(np.isfinite(residuals)))
+    room = math.sqrt(total / max(total - parameters, total / 4, 1)) if total else 1.0
+    for column in range(2):
+        found = residuals[np.isfinite(residuals[:, column]), column]
+        if found.size >= 3:
+            out[column] = np.clip(1.48 * np.median(np.abs(found)) * room, *SCALES)
+    return out
