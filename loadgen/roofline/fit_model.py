@@ -112,7 +112,8 @@ class Model:
         window = (shape.window, shape.window_layers) if shape is not None else None
         key = (i, knobs if timed else replace(knobs, overlap=False), window, tuple(values.values()) if timed else None)
         if key not in self.problem.traces:
-            self.problem.traces[key] = trace(config, load)
+            skip=0 if knobs.opening or cell.load_kind!='concurrency' else min(int(cell.load),load.prompts.size//2)
+            self.problem.traces[key] = trace(config, load, knobs.late, skip)
         found = self.problem.traces[key]
         return found, config.request_s + config.prompt_token_s * found.prompt_tokens
 

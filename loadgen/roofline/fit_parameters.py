@@ -75,6 +75,9 @@ class Knobs:
     kv_tokens: int | None = None
     immediate: bool = False
     overlap: bool = False
+    late: bool = False
+    opening: bool = True
+    prompts: int | None = None
 
 
 def quantities(deployments: Sequence[Deployment | None]) -> tuple[Quantity, ...]:
@@ -123,6 +126,7 @@ def engine_of(
         law_of(deployment, values, knobs.overlap),
         token_budget=knobs.token_budget,
         chunked=knobs.chunked,
+        prompts_per_step=knobs.prompts,
         max_sequences=knobs.max_sequences,
         kv_tokens=knobs.kv_tokens,
         request_s=0.0 if knobs.immediate else values["request_s"],

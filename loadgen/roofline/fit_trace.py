@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +77,9 @@ def static(config: EngineConfig, cell: Cell) -> EngineConfig:
     """The engine for a cell: a static batch has no scheduler, all prompts go in one step and nobody queues."""
     if cell.load_kind != "batch":
         return config
-    return EngineConfig(config.law, token_budget=2**40, chunked=False, max_sequences=max(1, round(cell.load)))
+    return replace(
+        config, token_budget=2**40, chunked=False, max_sequences=max(1, round(cell.load)), kv_tokens=None, prompts_per_step=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ class Trace:
     batch: float
 
 
-def trace(config: EngineConfig, load: Load) -> Trace:
+def trace(config: EngineConfig, load: Load, late: bool = False, skip: int = 0) -> Trace:
     """Run the load once and keep what its steps did.
 
     Raises:
@@ -106,7 +108,7 @@ def trace(config: EngineConfig, load: Load) -> Trace:
     table = np.zeros((3, 4096, 1 + trace_kernel.FEATURES))
     totals = np.zeros(4)
     law = StepLaw(*(float(value) for value in config.law))
-    compiled(trace_kernel.trace_loop)(law, knobs, state, load.starts_s.copy(), kinds, table, totals)
+    compiled(trace_kernel.trace_loop)(law, knobs, state, load.starts_s.copy(), int(late), skip, kinds, table, totals)
     ttft, itl = (_condensed(table[metric, : int(totals[0])]) for metric in (trace_kernel.TTFT, trace_kernel.ITL))
     return Trace(ttft, itl, float(totals[1]), float(np.mean(load.prompts)), float(totals[3] / max(1.0, totals[2])))
 
@@ -153,3 +155,17 @@ def stack(traces: Sequence[Trace], way_s: Sequence[float]) -> Stack:
         np.array([one.prompt_tokens for one in traces]),
         len(traces),
     )
+
+
+def cell_times(config: EngineConfig, cell: Cell, seed: int = 0) -> tuple[float, float]:
+    """Mean TTFT and ITL (seconds) that an engine would have shown for a cell; nan for an ITL without tokens.
+
+    Raises:
+        UsageError: the engine cannot run the cell.
+    """
+    engine = static(config, cell)
+    load = load_of(cell, seed)
+    found = trace(engine, load)
+    way = engine.request_s + engine.prompt_token_s * found.prompt_tokens
+    ttft, itl = stack([found], [way]).times(engine.law, engine.request_s, engine.prompt_token_s)[0]
+    return float(ttft), float(itl) if itl > 0 else math.nan

@@ -45,6 +45,7 @@ class EngineConfig:
     law: StepLaw
     token_budget: int = 8192  # tokens per step, prompts and decodes together
     chunked: bool = True  # False: whole prompts, in steps of their own
+    prompts_per_step: int | None = None  # how many may start in one step; None: as the budget allows
     max_sequences: int = 256  # sequences running at once
     kv_tokens: int | None = None  # KV capacity; None: no limit
     block_tokens: int = 16

@@ -147,6 +147,7 @@ def prepare(
         config.request_s,
         config.prompt_token_s,
         turnaround_s,
+        config.prompts_per_step or 2**40,
     )
     if prompts.size and min(prompts.min(), wanted.min()) < 1:
         raise UsageError("a request needs at least one prompt token and one output token")

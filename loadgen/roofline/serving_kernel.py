@@ -50,6 +50,7 @@ class Knobs(NamedTuple):
     request_s: float
     prompt_token_s: float
     turnaround_s: float
+    prompts: int  # that may start in one step
 
 
 class State(NamedTuple):
@@ -149,7 +150,7 @@ def plan_running(k: Knobs, s: State, budget: int) -> int:
 def plan_waiting(k: Knobs, s: State, now: float, budget: int) -> None:
     """Admit from the queue while the budget, the places and the memory last."""
     admitted = 0
-    while s.at[RUNNING] < s.running.size and (k.chunked == 0 or budget > 0):
+    while s.at[RUNNING] < s.running.size and admitted < k.prompts and (k.chunked == 0 or budget > 0):
         if s.at[STACK] > 0:
             i = s.stack[s.at[STACK] - 1]
         elif s.at[HEAD] < s.at[TAIL] and s.ready[s.queue[s.at[HEAD]]] <= now:

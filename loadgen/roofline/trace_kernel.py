@@ -25,7 +25,7 @@ KINDS = 320
 
 def trace_loop(law_digest: int) -> Callable[..., float]:
     """The tracing loop, with the digest of the kernel in its closure and so in numba's cache key."""
-    def run(law: StepLaw, k: Knobs, s: State, starts: Floats, kinds: Ints, table: Floats, totals: Floats) -> float:
+    def run(law: StepLaw, k: Knobs, s: State, starts: Floats, late: int, skip: int, kinds: Ints, table: Floats, totals: Floats) -> float:
         """Fill `table[metric, kind]` with (weight, weight * features); `kinds` finds the row of a kind of step.
 
         `totals`: rows used, seconds that requests sat in an idle engine (mean per request), steps, sequence-steps.
@@ -38,9 +38,12 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
 
         n = starts.size
         s.at[kernel.FREE] = k.blocks
-        several = max(1, int(np.sum(s.output > 1)))
         sent = done = rows = waiting = last = 0
         now = before = decoding = seconds = 0.0
+        fresh = pending = 0
+        fresh_decoding = 0.0
+        several = max(1, int(np.sum(s.output[skip:] > 1)))
+        n_counted = n - skip
         while done < n:
             while sent < n and starts[sent] <= now:
                 kernel.arrive(k, s, sent, starts[sent])
@@ -49,9 +52,21 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
                     weight = table[2, last, 0]
                     table[TTFT, last, 0] += part
                     table[TTFT, last, 1:] += part / weight * table[2, last, 1:]
-                waiting += 1
+                if sent >= skip:
+                    waiting += 1
                 sent += 1
             kernel.plan_step(k, s, now)
+            if s.at[RUNNING] == 0 and pending > 0:
+                while pending > 0 and sent < n and not starts[sent] >= 0.0:
+                    kernel.arrive(k, s, sent, now)
+                    if sent >= skip:
+                        waiting += 1
+                    sent += 1
+                    pending -= 1
+                pending = 0
+                waiting -= fresh
+                fresh = 0
+                continue
             if s.at[RUNNING] == 0:
                 later = math.inf
                 if s.at[HEAD] < s.at[TAIL]:
@@ -74,7 +89,7 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
             for metric in range(3):
                 weight = 1.0
                 if metric == TTFT:
-                    weight = waiting / n
+                    weight = waiting / n_counted
                 elif metric == ITL:
                     weight = decoding / several
                 table[metric, last, 0] += weight
@@ -82,24 +97,44 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
                     table[metric, last, 1 + feature] += weight * load[feature]
             totals[2] += 1.0
             totals[3] += load[0]
+            if late > 0:
+                waiting -= fresh
+                decoding += fresh_decoding
+                fresh = 0
+                fresh_decoding = 0.0
             for place in range(s.at[RUNNING]):
                 i = s.running[place]
+                if i < skip:
+                    continue
                 tokens = s.plan[place]
                 if tokens == 0 or tokens < s.prompt[i] + s.generated[i] - s.computed[i]:
                     continue
                 if s.generated[i] == 0:
-                    waiting -= 1
-                    if s.output[i] > 1:
-                        decoding += 1.0 / (s.output[i] - 1)
+                    if late > 0:
+                        fresh += 1
+                        if s.output[i] > 1:
+                            fresh_decoding += 1.0 / (s.output[i] - 1)
+                    else:
+                        waiting -= 1
+                        if s.output[i] > 1:
+                            decoding += 1.0 / (s.output[i] - 1)
                 elif s.generated[i] == s.output[i] - 1:
-                    decoding -= 1.0 / (s.output[i] - 1)
+                    if late > 0:
+                        fresh_decoding -= 1.0 / (s.output[i] - 1)
+                    else:
+                        decoding -= 1.0 / (s.output[i] - 1)
             finished = kernel.advance(k, s, now)
             done += finished
+            if late > 0:
+                pending, finished = finished, pending
             while finished > 0 and sent < n and not starts[sent] >= 0.0:
                 kernel.arrive(k, s, sent, now)
-                waiting += 1
+                if sent >= skip:
+                    waiting += 1
                 sent += 1
                 finished -= 1
+            if fresh > 0 or pending > 0:
+                continue
             arrival = math.inf
             if sent < n and starts[sent] >= 0.0:
                 arrival = starts[sent]
@@ -121,7 +156,7 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
             for metric in range(3):
                 weight = 1.0 * more
                 if metric == TTFT:
-                    weight = more * waiting / n
+                    weight = more * waiting / n_counted
                 elif metric == ITL:
                     weight = more * decoding / several
                 row = table[metric, last]

@@ -1,0 +1,165 @@
+"""The fit: from measured cells to the parameters of the engine that served them, with how sure that is.
+
+Knows: the order of the work - folds, the search on all cells, what was found - and the value that comes out. Must not
+know: files, runs, or what the parameters mean to a reader.
+Why: the one entry for everything that has cells. Black-box constants always exist; the physics is fitted where GPU and
+model are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit_baselines import BASELINES
+from loadgen.roofline.fit_model import Model, Problem, World, problem
+from loadgen.roofline.fit_parameters import Quantity, engine_of, named, quantities
+from loadgen.roofline.fit_search import Point, Search
+from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
+from loadgen.roofline.passes import Deployment
+from loadgen.roofline.serving import EngineConfig
+from loadgen.roofline.serving_kernel import Floats, Ints
+
+Holdout = Literal["alternate", "shape", "none"]
+FEWEST = 6  # cells, below which none can be spared for holding out
+FOLDS = 4  # of whole shapes
+
+
+def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool = True, rng: np.random.Generator) -> Fit:
+    """Estimate the engine behind these cells.
+
+    Args:
+        cells: measured points; those of one label are of one deployment, several labels are deployments of one engine.
+        holdout: which cells are predicted from the others: every second one, whole shapes in turn, or none.
+        priors: use what kernel measurements say about the utilisations (`fit_parameters`).
+        rng: for starting points and resampling.
+
+    Raises:
+        UsageError: no cells, cells without times, or deployments that cannot be fitted together.
+    """
+    whole = problem(cells)
+    world = world_of(whole.cells)
+    predicted = np.full(whole.measured.shape, np.nan)
+    guesses = {name: predicted.copy() for name in BASELINES}
+    folds = split(whole.cells, holdout)
+    everything = np.arange(len(whole.cells))
+    for test in folds:
+        train = np.setdiff1d(everything, test)
+        found = Search(whole, world, train, priors=priors, rng=rng).best()
+        predicted[test] = Model(whole, world, found.knobs, found.values, test).times(found.values)
+        for name, guess in BASELINES.items():
+            guesses[name][test] = guess(whole.cells, whole.measured, train, test)
+    best = Search(whole, world, everything, priors=priors, rng=rng).best()
+    times = best.model.times(best.values)
+    outliers = strays(best)
+    held = np.isin(everything, np.concatenate(folds)) if folds else np.zeros(len(everything), bool)
+    use = held & ~outliers
+    return Fit(
+        deployment=next(iter(world.deployments.values())),
+        parameters=_parameters(world.table, best),
+        engine=engines(world, best),
+        draws={label: () for label in world.deployments},
+        cells=_cells(whole, np.where(held[:, None], predicted, times), held, outliers),
+        in_sample=errors(times, whole.measured, ~outliers),
+        held_out=errors(predicted, whole.measured, use) if folds else None,
+        baselines={name: errors(guess, whole.measured, use) for name, guess in guesses.items()} if folds else {},
+    )
+
+
+def world_of(cells: Sequence[Cell]) -> World:
+    """What the cells say that they ran on.
+
+    Raises:
+        UsageError: one label on two deployments, or several deployments of which one is not known.
+    """
+    deployments: dict[str, Deployment | None] = {}
+    for one in cells:
+        if deployments.setdefault(one.label, one.deployment) != one.deployment:
+            raise UsageError(f"{one.label!r} names two deployments", where=one.where, do="give them different labels")
+    if len(deployments) > 1 and None in deployments.values():
+        raise UsageError("only known GPUs and models can be fitted together", do="name them, or fit one at a time")
+    return World(deployments, quantities(list(deployments.values())))
+
+
+def split(cells: Sequence[Cell], holdout: Holdout) -> list[Ints]:
+    """The cells to hold out, fold by fold; none where there are too few."""
+    if holdout == "none" or len(cells) < FEWEST:
+        return []
+    order = sorted(range(len(cells)), key=lambda i: (cells[i].label, *_shape(cells[i]), cells[i].load))
+    if holdout == "alternate":
+        return [np.array(order[1::2])]
+    shapes: dict[tuple[object, ...], list[int]] = {}
+    for i in order:
+        shapes.setdefault((cells[i].label, *_shape(cells[i])), []).append(i)
+    count = min(FOLDS, len(shapes))
+    if count < 2:
+        return []
+    groups = list(shapes.values())
+    return [np.array([i for group in groups[k::count] for i in group]) for k in range(count)]
+
+
+def _shape(cell: Cell) -> tuple[float, float]:
+    return cell.prompt_tokens, cell.output_tokens
+
+
+def errors(predicted: Floats, measured: Floats, use: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Errors:
+    """Medians and 90th percentiles of |predicted / measured - 1| over the cells to use."""
+    off = np.abs(predicted / measured - 1.0)[use]
+
+    def quantile(column: int, q: float) -> float:
+        known = off[np.isfinite(off[:, column]), column]
+        return float(np.quantile(known, q)) if known.size else float("nan")
+
+    return Errors(quantile(0, 0.5), quantile(1, 0.5), quantile(0, 0.9), quantile(1, 0.9), int(np.sum(use)))
+
+
+def strays(point: Point) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Cells far from a law that the others agree on: beyond eight scales and a factor of 1.4."""
+    off = np.abs(np.nan_to_num(point.model.residuals(point.values)))
+    return np.any(off > np.maximum(8.0 * point.scale, np.log(1.4)), axis=1)
+
+
+def engines(world: World, point: Point) -> dict[str, EngineConfig]:
+    """The engine of each label."""
+    values = named(world.table, point.values)
+    return {label: engine_of(one, values, point.knobs) for label, one in world.deployments.items()}
+
+
+def _parameters(table: Sequence[Quantity], point: Point) -> tuple[Parameter, ...]:
+    values = named(table, point.values)
+    return tuple(
+        Parameter(one.name, one.unit, values[one.name], one.low, one.high, False, one.settle) for one in table
+    )
+
+
+def _cells(
+    whole: Problem, times: Floats, held: np.ndarray[tuple[int], np.dtype[np.bool_]], outliers: Floats
+) -> tuple[FitCell, ...]:
+    return tuple(
+        FitCell(one, float(times[i, 0]), float(times[i, 1]), held_out=bool(held[i]), outlier=bool(outliers[i]))
+        for i, one in enumerate(whole.cells)
+    )
+
+
+def predict_cells(fitted: Fit, engine: str | EngineConfig, cells: Sequence[Cell]) -> tuple[Floats, Floats]:
+    """What the fitted engine would have shown for cells: mean TTFT and ITL, seconds, one entry per cell.
+
+    Args:
+        fitted: the fit.
+        engine: the label of one of its deployments, or an engine made from one (a draw, another GPU's).
+        cells: points to predict; their times are not looked at.
+
+    Raises:
+        UsageError: no such label, or a cell that the engine cannot run.
+    """
+    from loadgen.roofline.fit_trace import cell_times
+
+    if isinstance(engine, str) and engine not in fitted.engine:
+        raise UsageError(f"the fit has no deployment {engine!r}", do=f"one of: {', '.join(fitted.engine)}")
+    config = fitted.engine[engine] if isinstance(engine, str) else engine
+    times = np.array([cell_times(config, one, seed) for seed, one in enumerate(cells)]).reshape(-1, 2)
+    return times[:, 0], times[:, 1]
