@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
@@ -24,6 +25,7 @@ from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
 
+Flags = npt.NDArray[np.bool_]
 Holdout = Literal["alternate", "shape", "none"]
 FEWEST = 6  # cells, below which none can be spared for holding out
 FOLDS = 4  # of whole shapes
@@ -45,7 +47,8 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     world = world_of(whole.cells)
     predicted = np.full(whole.measured.shape, np.nan)
     guesses = {name: predicted.copy() for name in BASELINES}
-    folds = split(whole.cells, holdout)
+    kept_back = np.flatnonzero([one.held_out for one in whole.cells])
+    folds = [kept_back] if kept_back.size else split(whole.cells, holdout)
     everything = np.arange(len(whole.cells))
     for test in folds:
         train = np.setdiff1d(everything, test)
@@ -53,16 +56,17 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
         predicted[test] = Model(whole, world, found.knobs, found.values, test).times(found.values)
         for name, guess in BASELINES.items():
             guesses[name][test] = guess(whole.cells, whole.measured, train, test)
-    best = Search(whole, world, everything, priors=priors, rng=rng).best()
-    times = best.model.times(best.values)
-    outliers = strays(best)
+    best = Search(whole, world, np.setdiff1d(everything, kept_back), priors=priors, rng=rng).best()
+    model = Model(whole, world, best.knobs, best.values)
+    times = model.times(best.values)
+    outliers = strays(model.residuals(best.values), best.scale)
     held = np.isin(everything, np.concatenate(folds)) if folds else np.zeros(len(everything), bool)
     use = held & ~outliers
     return Fit(
         deployment=next(iter(world.deployments.values())),
         parameters=_parameters(world.table, best),
         engine=engines(world, best),
-        draws={label: () for label in world.deployments},
+        draws=dict.fromkeys(world.deployments, ()),
         cells=_cells(whole, np.where(held[:, None], predicted, times), held, outliers),
         in_sample=errors(times, whole.measured, ~outliers),
         held_out=errors(predicted, whole.measured, use) if folds else None,
@@ -106,7 +110,7 @@ def _shape(cell: Cell) -> tuple[float, float]:
     return cell.prompt_tokens, cell.output_tokens
 
 
-def errors(predicted: Floats, measured: Floats, use: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Errors:
+def errors(predicted: Floats, measured: Floats, use: Flags) -> Errors:
     """Medians and 90th percentiles of |predicted / measured - 1| over the cells to use."""
     off = np.abs(predicted / measured - 1.0)[use]
 
@@ -117,10 +121,10 @@ def errors(predicted: Floats, measured: Floats, use: np.ndarray[tuple[int], np.d
     return Errors(quantile(0, 0.5), quantile(1, 0.5), quantile(0, 0.9), quantile(1, 0.9), int(np.sum(use)))
 
 
-def strays(point: Point) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def strays(residuals: Floats, scale: Floats) -> Flags:
     """Cells far from a law that the others agree on: beyond eight scales and a factor of 1.4."""
-    off = np.abs(np.nan_to_num(point.model.residuals(point.values)))
-    return np.any(off > np.maximum(8.0 * point.scale, np.log(1.4)), axis=1)
+    far: Flags = np.any(np.abs(np.nan_to_num(residuals)) > np.maximum(8.0 * scale, np.log(1.4)), axis=1)
+    return far
 
 
 def engines(world: World, point: Point) -> dict[str, EngineConfig]:
@@ -131,14 +135,10 @@ def engines(world: World, point: Point) -> dict[str, EngineConfig]:
 
 def _parameters(table: Sequence[Quantity], point: Point) -> tuple[Parameter, ...]:
     values = named(table, point.values)
-    return tuple(
-        Parameter(one.name, one.unit, values[one.name], one.low, one.high, False, one.settle) for one in table
-    )
+    return tuple(Parameter(one.name, one.unit, values[one.name], one.low, one.high, False, one.settle) for one in table)
 
 
-def _cells(
-    whole: Problem, times: Floats, held: np.ndarray[tuple[int], np.dtype[np.bool_]], outliers: Floats
-) -> tuple[FitCell, ...]:
+def _cells(whole: Problem, times: Floats, held: Flags, outliers: Flags) -> tuple[FitCell, ...]:
     return tuple(
         FitCell(one, float(times[i, 0]), float(times[i, 1]), held_out=bool(held[i]), outlier=bool(outliers[i]))
         for i, one in enumerate(whole.cells)

@@ -18,7 +18,8 @@ NEIGHBOURS = 3  # of its label, for a cell outside of what interpolation can spa
 
 def coordinates(cells: Sequence[Cell]) -> Floats:
     """log(prompt, output, load), one row per cell."""
-    return np.log(np.array([[one.prompt_tokens, one.output_tokens, one.load] for one in cells], float))
+    out: Floats = np.log(np.array([[one.prompt_tokens, one.output_tokens, one.load] for one in cells], float))
+    return out
 
 
 def interpolation(cells: Sequence[Cell], measured: Floats, train: Ints, test: Ints) -> Floats:
@@ -38,7 +39,11 @@ BASELINES: dict[str, Callable[[Sequence[Cell], Floats, Ints, Ints], Floats]] = {
 
 
 def _by_label(
-    cells: Sequence[Cell], measured: Floats, train: Ints, test: Ints, predict: Callable[[Floats, Floats, Floats], Floats]
+    cells: Sequence[Cell],
+    measured: Floats,
+    train: Ints,
+    test: Ints,
+    predict: Callable[[Floats, Floats, Floats], Floats],
 ) -> Floats:
     where = coordinates(cells)
     out = np.full((len(test), 2), np.nan)

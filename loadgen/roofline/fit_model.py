@@ -19,9 +19,11 @@ from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fit_parameters import Knobs, Quantity, engine_of, law_of, named
 from loadgen.roofline.fit_trace import Load, Stack, Trace, load_of, stack, static, trace
-from loadgen.roofline.passes import Deployment
-from loadgen.roofline.serving_kernel import Floats
+from loadgen.roofline.passes import Deployment, StepLaw
+from loadgen.roofline.serving import EngineConfig
+from loadgen.roofline.serving_kernel import Floats, Ints
 
+_NO_LAW = StepLaw()
 JOINS_LATE_S = 1e-6  # a way to the server this short makes a request miss the step that starts as it is sent
 
 
@@ -35,16 +37,12 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Cells to be explained. Arrays have one row per cell and the columns TTFT, ITL; seconds, nan where not measured."""
+    """Cells to be explained. `measured`: (cell, [TTFT, ITL]) in seconds, nan where not measured."""
 
     cells: tuple[Cell, ...]
     loads: tuple[Load, ...]
     measured: Floats
     traces: dict[tuple[object, ...], Trace] = field(default_factory=dict)
-
-    def part(self, keep: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """Indices of the cells to keep."""
-        return np.flatnonzero(keep)
 
 
 def problem(cells: Sequence[Cell]) -> Problem:
@@ -60,26 +58,24 @@ def problem(cells: Sequence[Cell]) -> Problem:
     return Problem(tuple(cells), tuple(load_of(one, seed) for seed, one in enumerate(cells)), measured)
 
 
-def _effective(knobs: Knobs, load: Load, static_batch: bool) -> Knobs:
-    """The same knobs with every limit that this load cannot reach at one value, so that traces are shared."""
-    if static_batch:
-        return Knobs(immediate=knobs.immediate, overlap=knobs.overlap)
+def _effective(config: EngineConfig, load: Load) -> EngineConfig:
+    """The same engine with every limit that this load cannot reach at one value, so that traces are shared."""
     users = load.prompts.size if math.isfinite(load.starts_s[-1]) else int(np.sum(np.isfinite(load.starts_s)))
     longest = int(np.max(load.prompts + load.outputs))
-    budget, sequences, kv = knobs.token_budget, knobs.max_sequences, knobs.kv_tokens
+    budget, sequences, kv = config.token_budget, config.max_sequences, config.kv_tokens
     if sequences >= users:
         sequences = 2**20
     if kv is not None and kv >= users * (longest + 32) * 1.02:
         kv = None
     if budget >= int(np.max(load.prompts)) * users + users:
         budget = 2**40
-    return replace(knobs, token_budget=budget, max_sequences=sequences, kv_tokens=kv)
+    return replace(config, token_budget=budget, max_sequences=sequences, kv_tokens=kv)
 
 
 class Model:
     """A world with given knobs over some cells of a problem: parameters in, TTFT and ITL out."""
 
-    def __init__(self, problem: Problem, world: World, knobs: Knobs, point: Floats, cells: Floats | None = None) -> None:
+    def __init__(self, problem: Problem, world: World, knobs: Knobs, point: Floats, cells: Ints | None = None) -> None:
         """`point`: the parameters to trace at. In a closed loop they matter little.
 
         Raises:
@@ -101,19 +97,19 @@ class Model:
 
     def _trace(self, i: int, label: str, values: dict[str, float]) -> tuple[Trace, float]:
         cell, load = self.problem.cells[i], self.problem.loads[i]
-        knobs = _effective(self.knobs, load, cell.load_kind == "batch")
         deployment = self.world.deployments[label]
-        config = static(engine_of(deployment, values, knobs), cell)
+        config = _effective(static(engine_of(deployment, values, self.knobs), cell), load)
         timed = cell.load_kind == "rate" or cell.protocol.stagger_s > 0
         if not timed:  # the steps do not depend on their times
-            way = 0.0 if knobs.immediate else JOINS_LATE_S
-            config = replace(config, request_s=way, prompt_token_s=0.0)
-        shape = deployment.shape if deployment is not None else None
-        window = (shape.window, shape.window_layers) if shape is not None else None
-        key = (i, knobs if timed else replace(knobs, overlap=False), window, tuple(values.values()) if timed else None)
+            config = replace(config, request_s=0.0 if self.knobs.immediate else JOINS_LATE_S, prompt_token_s=0.0)
+        skip = 0
+        if not self.knobs.opening and cell.load_kind == "concurrency" and cell.protocol.requests is None:
+            skip = min(max(1, round(cell.load)), load.prompts.size // 2)
+        law = config.law
+        costs = law if timed else (law.window_share, law.window_tokens, law.window_chunked)
+        key = (i, skip, costs, replace(config, law=_NO_LAW))
         if key not in self.problem.traces:
-            skip=0 if knobs.opening or cell.load_kind!='concurrency' else min(int(cell.load),load.prompts.size//2)
-            self.problem.traces[key] = trace(config, load, knobs.late, skip)
+            self.problem.traces[key] = trace(config, load, skip)
         found = self.problem.traces[key]
         return found, config.request_s + config.prompt_token_s * found.prompt_tokens
 

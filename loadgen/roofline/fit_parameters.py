@@ -20,6 +20,8 @@ from loadgen.roofline.passes import Deployment, Efficiency, StepLaw, step_law
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats
 
+NO_CAP = 4096  # sequences at once that no table comes near
+
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
@@ -38,12 +40,20 @@ class Quantity:
 # overheads' medians are those of open engines; with a deviation of a factor of three to five they hardly bind.
 PHYSICS: tuple[Quantity, ...] = (
     Quantity("mfu", "share of peak FLOP/s", 0.01, 1.0, (0.6, 0.5), "TTFT at one user, prompts from 128 to 8k tokens"),
-    Quantity("mbu", "share of peak bandwidth", 0.02, 1.0, (0.75, 0.2), "a second GPU count, quantisation or model size"),
+    Quantity(
+        "mbu", "share of peak bandwidth", 0.02, 1.0, (0.75, 0.2), "a second GPU count, quantisation or model size"
+    ),
     Quantity("kv_mbu", "share of peak bandwidth", 0.02, 1.0, (0.6, 0.5), "ITL against context at batches of 8 and 32"),
-    Quantity("attention_mfu", "share of peak FLOP/s", 0.01, 1.0, (0.4, 0.6), "TTFT at one user with prompts of 8k-128k"),
-    Quantity("sharpness", "p of the roofline's knee", 1.0, 8.0, (2.5, 0.5), "ITL at users from 1 to 512, short prompts"),
+    Quantity(
+        "attention_mfu", "share of peak FLOP/s", 0.01, 1.0, (0.4, 0.6), "TTFT at one user with prompts of 8k-128k"
+    ),
+    Quantity(
+        "sharpness", "p of the roofline's knee", 1.0, 8.0, (2.5, 0.5), "ITL at users from 1 to 512, short prompts"
+    ),
     Quantity("step_s", "s per step", 1e-6, 0.2, (2e-3, 1.2), "a second GPU count, quantisation or model size"),
-    Quantity("sequence_s", "s per sequence and step", 1e-8, 5e-3, (1e-5, 1.5), "ITL at users from 1 to 512, short prompts"),
+    Quantity(
+        "sequence_s", "s per sequence and step", 1e-8, 5e-3, (1e-5, 1.5), "ITL at users from 1 to 512, short prompts"
+    ),
     Quantity("request_s", "s per request", 1e-5, 5.0, (5e-3, 1.5), "TTFT at one user with a prompt of 16 tokens"),
     Quantity("prompt_token_s", "s per prompt token", 1e-9, 1e-3, (5e-7, 1.2), "prompts sent as token ids, and as text"),
 )
@@ -52,32 +62,45 @@ ALLREDUCE = Quantity(
     "allreduce_share", "share of the link", 0.02, 1.0, (80 / 450, 0.6), "the same model on another number of GPUs"
 )
 BLACK_BOX: tuple[Quantity, ...] = (
-    Quantity("prefill_token_s", "s per prompt token", 1e-8, 0.05, (5e-5, 2.0), "TTFT at one user, prompts of several lengths"),
+    Quantity(
+        "prefill_token_s", "s per prompt token", 1e-8, 0.05, (5e-5, 2.0), "TTFT at one user, prompts of several lengths"
+    ),
     Quantity("decode_step_s", "s per step", 1e-5, 1.0, (1e-2, 1.5), "ITL at one user"),
     Quantity("sequence_s", "s per sequence and step", 1e-8, 0.05, (1e-4, 2.0), "ITL at users from 1 to 512"),
-    Quantity("context_token_s", "s per context token and step", 1e-12, 1e-5, (2e-8, 2.0), "ITL against context at a fixed batch"),
-    Quantity("pair_s", "s per pair of prompt tokens", 1e-15, 1e-7, (1e-10, 2.0), "TTFT at one user with prompts of 8k-128k"),
+    Quantity(
+        "context_token_s",
+        "s per context token and step",
+        1e-12,
+        1e-5,
+        (2e-8, 2.0),
+        "ITL against context at a fixed batch",
+    ),
+    Quantity(
+        "pair_s", "s per pair of prompt tokens", 1e-15, 1e-7, (1e-10, 2.0), "TTFT at one user with prompts of 8k-128k"
+    ),
     Quantity("request_s", "s per request", 1e-5, 5.0, (2e-2, 2.0), "TTFT at one user with a prompt of 16 tokens"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What a scheduler does, by integers and switches.
+    """What a scheduler does, by integers and switches, and how the cells were begun.
 
+    kv: KV capacity, as a share of what GPU memory leaves where the deployment is known, in tokens elsewhere; None: no limit.
     immediate: a user's next request joins the very next step (no way to the server).
     overlap: a step takes the longer of GPU work and overhead, not their sum (asynchronous scheduling).
+    opening: a cell's figures include the users' first requests; asked only of cells that do not say how many they sent.
     """
 
     token_budget: int = 8192
     chunked: bool = True
-    max_sequences: int = 1024
-    kv_tokens: int | None = None
+    prompts_per_step: int | None = None
+    late_tokens: bool = False
+    max_sequences: int = NO_CAP
+    kv: float | None = None
     immediate: bool = False
     overlap: bool = False
-    late: bool = False
     opening: bool = True
-    prompts: int | None = None
 
 
 def quantities(deployments: Sequence[Deployment | None]) -> tuple[Quantity, ...]:
@@ -118,17 +141,27 @@ def law_of(deployment: Deployment | None, values: Mapping[str, float], overlap: 
     )
 
 
-def engine_of(
-    deployment: Deployment | None, values: Mapping[str, float], knobs: Knobs
-) -> EngineConfig:
-    """The whole engine."""
+def kv_tokens(deployment: Deployment | None, kv: float | None) -> int | None:
+    """KV capacity in tokens that `Knobs.kv` means; None without a limit.
+
+    Raises:
+        UsageError: a share is asked for and the weights do not fit.
+    """
+    if kv is None:
+        return None
+    return int(kv) if deployment is None else max(1, int(kv * deployment.kv_capacity_tokens()))
+
+
+def engine_of(deployment: Deployment | None, values: Mapping[str, float], knobs: Knobs) -> EngineConfig:
+    """The whole engine. Raises UsageError as `kv_tokens` does."""
     return EngineConfig(
         law_of(deployment, values, knobs.overlap),
         token_budget=knobs.token_budget,
         chunked=knobs.chunked,
-        prompts_per_step=knobs.prompts,
+        prompts_per_step=knobs.prompts_per_step,
+        late_tokens=knobs.late_tokens,
         max_sequences=knobs.max_sequences,
-        kv_tokens=knobs.kv_tokens,
+        kv_tokens=kv_tokens(deployment, knobs.kv),
         request_s=0.0 if knobs.immediate else values["request_s"],
         prompt_token_s=0.0 if knobs.immediate else values.get("prompt_token_s", 0.0),
     )

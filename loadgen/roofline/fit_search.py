@@ -18,14 +18,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadgen.errors import UsageError
+from loadgen.roofline.cells import Cell
 from loadgen.roofline.fit_model import Model, Problem, World
-from loadgen.roofline.fit_parameters import Knobs, bounds
+from loadgen.roofline.fit_parameters import NO_CAP, Knobs, Quantity, bounds
 from loadgen.roofline.serving_kernel import Floats, Ints
 
 FIRST_SCALE = np.array([0.075, 0.03])  # of log residuals of TTFT and ITL before the data have said theirs
 SCALES = (0.003, 0.1)
 KNEE = 2.0  # residuals beyond this many scales count linearly
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+PLAIN = Knobs()
+QUICK = 8  # evaluations of a candidate setting of the knobs, from where the last one stands
 # A knob is moved from where it is only for a gain that a chance improvement would hardly give (in units of the loss).
 WORTH = 6.0
 
@@ -82,10 +85,11 @@ def minimise(
     return done.x, float(2.0 * done.cost)
 
 
-def starts(model_table: Sequence[object], count: int, rng: np.random.Generator, low: Floats, high: Floats) -> list[Floats]:
+def starts(table: Sequence[Quantity], count: int, rng: np.random.Generator) -> list[Floats]:
     """Where to start: the priors' medians, then points drawn around them."""
-    centre = np.log([one.prior[0] for one in model_table])  # type: ignore[attr-defined]
-    width = np.array([one.prior[1] for one in model_table])  # type: ignore[attr-defined]
+    centre = np.log([one.prior[0] for one in table])
+    width = np.array([one.prior[1] for one in table])
+    low, high = bounds(table)
     drawn = [centre + width * rng.standard_normal(centre.size) for _ in range(count - 1)]
     return [np.clip(one, low, high) for one in (centre, *drawn)]
 
@@ -106,11 +110,11 @@ class Search:
         values, loss = minimise(objective(model, scale, self.priors), start, self.low, self.high, evaluations)
         return Point(knobs, values, loss, scale, model)
 
-    def best(self, knobs: Knobs = Knobs(), several: int = 4) -> Point:
+    def best(self, knobs: Knobs = PLAIN, several: int = 4) -> Point:
         """Parameters, knobs and scale. Raises UsageError where no setting of the knobs can run the cells."""
         found = [
             one
-            for start in starts(self.world.table, several, self.rng, self.low, self.high)
+            for start in starts(self.world.table, several, self.rng)
             if (one := self.at(knobs, start, FIRST_SCALE)) is not None
         ]
         if not found:
@@ -135,56 +139,96 @@ class Search:
 
     def _knobs(self, here: Point) -> Point:
         """Coordinate by coordinate; a coordinate is moved only for a gain that is worth it."""
-        for moves in (self._overlaps, self._budgets, self._caps, self._finer_caps, self._memory, self._joins):
-            better = self._tried(here, moves(here.knobs))
+        for moves in MOVES:
+            better = self._tried(here, moves(here.knobs, self))
             if better.loss < here.loss - WORTH:
                 here = better
         return here
 
     def _tried(self, here: Point, candidates: Iterable[Knobs]) -> Point:
         found = here
-        for knobs in candidates:
+        for knobs in dict.fromkeys(candidates):
             if knobs == here.knobs:
                 continue
-            one = self.at(knobs, here.values, here.scale, 8)
+            one = self.at(knobs, here.values, here.scale, QUICK)
             if one is not None and one.loss < found.loss - 1e-3:
                 found = one
         return found
 
-    def _budgets(self, knobs: Knobs) -> Iterable[Knobs]:
-        for chunked in (True, False):
-            for budget in BUDGETS:
-                yield replace(knobs, chunked=chunked, token_budget=budget)
+    @property
+    def most_users(self) -> float:
+        """The largest load that a scheduler had to deal with."""
+        return max((one.load for one in self._scheduled()), default=0.0)
 
-    def _caps(self, knobs: Knobs) -> Iterable[Knobs]:
-        most = max((self.problem.cells[i].load for i in self.index if self.problem.cells[i].load_kind != "batch"), default=0)
-        yield replace(knobs, max_sequences=1024)
+    @property
+    def largest_demand(self) -> float:
+        """Context tokens of the largest closed loop, all users at once."""
+        return max((one.load * (one.prompt_tokens + one.output_tokens) for one in self._scheduled()), default=0.0)
+
+    @property
+    def openings_unsaid(self) -> bool:
+        """Is there a closed loop that does not say how many requests it sent?"""
+        return any(one.protocol.requests is None for one in self._scheduled())
+
+    def _scheduled(self) -> list[Cell]:
+        return [self.problem.cells[i] for i in self.index if self.problem.cells[i].load_kind != "batch"]
+
+
+Moves = Callable[[Knobs, Search], Iterable[Knobs]]
+
+
+def _caps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    for opening in (True, False) if search.openings_unsaid else (knobs.opening,):
+        yield replace(knobs, opening=opening, max_sequences=NO_CAP)
         size = 4
-        while size < most:
-            yield replace(knobs, max_sequences=size)
-            if size * 3 // 2 < most:
-                yield replace(knobs, max_sequences=size * 3 // 2)
+        while size < search.most_users:
+            yield replace(knobs, opening=opening, max_sequences=size)
+            if size * 3 // 2 < search.most_users:
+                yield replace(knobs, opening=opening, max_sequences=size * 3 // 2)
             size *= 2
 
-    def _finer_caps(self, knobs: Knobs) -> Iterable[Knobs]:
-        if knobs.max_sequences < 1024:
-            for factor in (0.78, 0.85, 0.89, 0.93, 0.96, 0.98, 1.02, 1.04, 1.08, 1.13, 1.2, 1.28):
-                yield replace(knobs, max_sequences=max(1, round(knobs.max_sequences * factor)))
 
-    def _overlaps(self, knobs: Knobs) -> Iterable[Knobs]:
-        yield replace(knobs, overlap=not knobs.overlap)
+def _finer_caps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    if knobs.max_sequences < NO_CAP:
+        for factor in (0.75, 0.8, 0.84, 0.88, 0.91, 0.94, 0.97, 0.99, 1.01, 1.03, 1.06, 1.1, 1.15, 1.2, 1.27):
+            yield replace(knobs, max_sequences=max(1, round(knobs.max_sequences * factor)))
 
-    def _memory(self, knobs: Knobs) -> Iterable[Knobs]:
-        deployments = [one for one in self.world.deployments.values() if one is not None]
-        yield replace(knobs, kv_tokens=None)
-        if len(deployments) == 1 and len(self.world.deployments) == 1:
-            try:
-                yield replace(knobs, kv_tokens=deployments[0].kv_capacity_tokens())
-            except UsageError:
-                return
 
-    def _joins(self, knobs: Knobs) -> Iterable[Knobs]:
-        yield replace(knobs, immediate=not knobs.immediate)
+def _memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    yield replace(knobs, kv=None)
+    if None in search.world.deployments.values():
+        tokens = search.largest_demand
+        for halves in range(1, 13):
+            yield replace(knobs, kv=tokens * 0.5 ** (halves / 2))
+    else:
+        for share in (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 2.0):
+            yield replace(knobs, kv=share)
+
+
+def _finer_memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    if knobs.kv is not None:
+        for factor in (0.86, 0.91, 0.95, 0.98, 1.02, 1.05, 1.09, 1.14):
+            yield replace(knobs, kv=knobs.kv * factor)
+
+
+def _schedules(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    for late in (False, True):
+        for chunked in (True, False):
+            for budget in BUDGETS:
+                yield replace(knobs, chunked=chunked, token_budget=budget, late_tokens=late, prompts_per_step=None)
+        for prompts in (1, 2, 4):
+            yield replace(knobs, chunked=True, token_budget=BUDGETS[-1], late_tokens=late, prompts_per_step=prompts)
+
+
+def _joins(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    yield replace(knobs, immediate=not knobs.immediate)
+
+
+def _overlaps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    yield replace(knobs, overlap=not knobs.overlap)
+
+
+MOVES: tuple[Moves, ...] = (_caps, _finer_caps, _memory, _finer_memory, _schedules, _joins, _overlaps)
 
 
 def scale_of(residuals: Floats, parameters: int) -> Floats:

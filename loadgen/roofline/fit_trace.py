@@ -78,7 +78,12 @@ def static(config: EngineConfig, cell: Cell) -> EngineConfig:
     if cell.load_kind != "batch":
         return config
     return replace(
-        config, token_budget=2**40, chunked=False, max_sequences=max(1, round(cell.load)), kv_tokens=None, prompts_per_step=None
+        config,
+        token_budget=2**40,
+        chunked=False,
+        max_sequences=max(1, round(cell.load)),
+        kv_tokens=None,
+        prompts_per_step=None,
     )
 
 
@@ -97,7 +102,7 @@ class Trace:
     batch: float
 
 
-def trace(config: EngineConfig, load: Load, late: bool = False, skip: int = 0) -> Trace:
+def trace(config: EngineConfig, load: Load, skip: int = 0) -> Trace:
     """Run the load once and keep what its steps did.
 
     Raises:
@@ -108,7 +113,7 @@ def trace(config: EngineConfig, load: Load, late: bool = False, skip: int = 0) -
     table = np.zeros((3, 4096, 1 + trace_kernel.FEATURES))
     totals = np.zeros(4)
     law = StepLaw(*(float(value) for value in config.law))
-    compiled(trace_kernel.trace_loop)(law, knobs, state, load.starts_s.copy(), int(late), skip, kinds, table, totals)
+    compiled(trace_kernel.trace_loop)(law, knobs, state, load.starts_s.copy(), skip, kinds, table, totals)
     ttft, itl = (_condensed(table[metric, : int(totals[0])]) for metric in (trace_kernel.TTFT, trace_kernel.ITL))
     return Trace(ttft, itl, float(totals[1]), float(np.mean(load.prompts)), float(totals[3] / max(1.0, totals[2])))
 
@@ -139,7 +144,7 @@ class Stack:
     def times(self, law: StepLaw, request_s: float = 0.0, prompt_token_s: float = 0.0) -> npt.NDArray[np.float64]:
         """(cell, [TTFT, ITL]) in seconds; an ITL without steps is 0."""
         seconds = step_seconds(law, self.rows) * self.weights
-        sums = np.bincount(self.owner, seconds, 2 * self.size).reshape(self.size, 2)
+        sums = np.bincount(self.owner, seconds, 2 * self.size).astype(np.float64).reshape(self.size, 2)
         sums[:, 0] += self.idle_s * (request_s + prompt_token_s * self.prompt_tokens)
         return sums
 

@@ -46,6 +46,7 @@ class EngineConfig:
     token_budget: int = 8192  # tokens per step, prompts and decodes together
     chunked: bool = True  # False: whole prompts, in steps of their own
     prompts_per_step: int | None = None  # how many may start in one step; None: as the budget allows
+    late_tokens: bool = False  # a step's tokens reach the clients at the end of the next one (asynchronous scheduling)
     max_sequences: int = 256  # sequences running at once
     kv_tokens: int | None = None  # KV capacity; None: no limit
     block_tokens: int = 16
@@ -58,7 +59,7 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         knobs = (self.token_budget, self.max_sequences, self.block_tokens)
-        if min(knobs) < 1 or self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
+        if min(*knobs, self.prompts_per_step or 1) < 1 or self.draft_tokens < 0 or not 0 <= self.acceptance <= 1:
             raise UsageError("an engine needs a token budget, a sequence cap and a block size of at least 1")
 
     @property
@@ -134,6 +135,7 @@ class Engine:
         self._order = 0
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
+        self._held: tuple[list[tuple[int, int]], list[int]] = ([], [])  # late tokens, and requests that they finish
 
     @property
     def has_work(self) -> bool:
@@ -187,6 +189,7 @@ class Engine:
         if sequence in self._running:
             self._running.remove(sequence)
         self._free(sequence)
+        self._held = ([one for one in self._held[0] if one[0] != request_id], self._held[1])
 
     def step(self, now_s: float) -> Step:
         """Run the step that begins at `now_s`. With nothing ready it is idle and lasts until something will be."""
@@ -200,14 +203,23 @@ class Engine:
             return done
         done.duration_s = self._duration(plan, done)
         self._advance(plan, done)
+        if self.config.late_tokens:
+            self._hold(done)
         return done
+
+    def _hold(self, done: Step) -> None:
+        """Give out the last step's tokens in place of this one's; with nobody left running, this one's too."""
+        (tokens, finished), self._held = self._held, (done.tokens, done.finished)
+        if not self._running:
+            tokens, finished, self._held = tokens + done.tokens, finished + done.finished, ([], [])
+        done.tokens, done.finished = tokens, finished
 
     # --- scheduling: which sequence gets how many tokens -----------------------------------------------------------
 
     def _plan_chunked(self, done: Step) -> list[tuple[_Sequence, int]]:
         """Running sequences in order, then the queue, until the token budget is spent."""
         plan, budget = self._plan_running(done, self.config.token_budget)
-        while budget > 0 and not done.preempted and (sequence := self._next_waiting()) is not None:
+        while budget > 0 and not done.preempted and (sequence := self._next_waiting(done)) is not None:
             tokens = self._admit(sequence, budget, done)
             if tokens == 0:
                 break
@@ -219,7 +231,7 @@ class Engine:
         """Whole prompts in a step of their own while any can be admitted, else one decode of all that run."""
         plan: list[tuple[_Sequence, int]] = []
         budget = self.config.token_budget
-        while (sequence := self._next_waiting()) is not None:
+        while (sequence := self._next_waiting(done)) is not None:
             if plan and sequence.known > budget:
                 break
             tokens = self._admit(sequence, sequence.known, done)
@@ -249,7 +261,9 @@ class Engine:
             return sequence.known - sequence.computed
         return 1 + min(self.config.draft_tokens, sequence.request.output_tokens - sequence.generated - 1)
 
-    def _next_waiting(self) -> _Sequence | None:
+    def _next_waiting(self, done: Step) -> _Sequence | None:
+        if len(done.admitted) == self.config.prompts_per_step:
+            return None
         while self._waiting and self._waiting[0].gone:
             self._waiting.popleft()
         return self._waiting[0] if self._waiting and len(self._running) < self.config.max_sequences else None
@@ -354,7 +368,9 @@ class Engine:
             done.tokens.append((sequence.request.request_id, got))
             if sequence.generated == sequence.request.output_tokens:
                 done.finished.append(sequence.request.request_id)
-                self.cancel(sequence.request.request_id)
+                del self._live[sequence.request.request_id]
+                self._running.remove(sequence)
+                self._free(sequence)
 
     def _accepted(self, drafted: int) -> int:
         """How many drafted tokens survive: the run of successes before the first failure."""

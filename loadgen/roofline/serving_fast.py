@@ -116,16 +116,23 @@ def _simulate(
     seed: int,
     turnaround_s: float = 0.0,
 ) -> Served:
-    knobs, state = prepare(config, prompts, outputs, cached)
+    knobs, state = prepare(config, prompts, outputs, cached, turnaround_s)
     law = StepLaw(*(float(value) for value in config.law))
     steps = compiled(kernel.main_loop)(law, knobs, state, starts.copy(), seed)
     return Served(
-        prompts, state.output, state.sent, state.first, state.last, state.gap, int(steps), int(state.at[kernel.PREEMPTED])
+        prompts,
+        state.output,
+        state.sent,
+        state.first,
+        state.last,
+        state.gap,
+        int(steps),
+        int(state.at[kernel.PREEMPTED]),
     )
 
 
 def prepare(
-    config: EngineConfig, prompts: Ints, outputs: npt.ArrayLike, cached: npt.ArrayLike
+    config: EngineConfig, prompts: Ints, outputs: npt.ArrayLike, cached: npt.ArrayLike, turnaround_s: float = 0.0
 ) -> tuple[kernel.Knobs, kernel.State]:
     """The kernel's view of an engine and of the requests that it will get.
 
@@ -148,6 +155,7 @@ def prepare(
         config.prompt_token_s,
         turnaround_s,
         config.prompts_per_step or 2**40,
+        int(config.late_tokens),
     )
     if prompts.size and min(prompts.min(), wanted.min()) < 1:
         raise UsageError("a request needs at least one prompt token and one output token")

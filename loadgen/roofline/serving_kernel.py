@@ -15,7 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.roofline.passes import StepLaw, combine, context_seen, step_parts, visible_pairs
+# Under these names for `trace_kernel`, too: `serving_fast` compiles them in place.
+from loadgen.roofline.passes import StepLaw
+from loadgen.roofline.passes import combine as combine
+from loadgen.roofline.passes import context_seen as context_seen
+from loadgen.roofline.passes import step_parts as step_parts
+from loadgen.roofline.passes import visible_pairs as visible_pairs
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -31,6 +36,8 @@ COMPILED = (
     "plan_step",
     "work",
     "price",
+    "stamp",
+    "stamp_fresh",
     "advance",
     "coast",
     "arrive",
@@ -51,6 +58,7 @@ class Knobs(NamedTuple):
     prompt_token_s: float
     turnaround_s: float
     prompts: int  # that may start in one step
+    late: int  # 1: a step's tokens reach the clients at the end of the next one
 
 
 class State(NamedTuple):
@@ -71,10 +79,11 @@ class State(NamedTuple):
     stack: Ints  # preempted ones, the next to resume on top
     running: Ints
     plan: Ints  # tokens for running[i] in this step
+    fresh: Ints  # requests with a token that is still to reach its client
     at: Ints
 
 
-HEAD, TAIL, STACK, RUNNING, FREE, PREEMPTED = range(6)
+HEAD, TAIL, STACK, RUNNING, FREE, PREEMPTED, FRESH, HIDDEN = range(8)  # HIDDEN: finished, their last token fresh
 
 
 def new_state(prompts: Ints, outputs: Ints, cached: Ints, places: int) -> State:
@@ -102,7 +111,8 @@ def new_state(prompts: Ints, outputs: Ints, cached: Ints, places: int) -> State:
         stack=zeros(n),
         running=zeros(places),
         plan=zeros(places),
-        at=zeros(6),
+        fresh=zeros(places),
+        at=zeros(8),
     )
 
 
@@ -225,8 +235,27 @@ def price(law: StepLaw, k: Knobs, s: State) -> float:
     return float(seconds + k.draft_tokens * k.draft_token_s * (load[0] > 0))
 
 
+def stamp(s: State, i: int, end: float) -> None:
+    """A token of request i reaches its client."""
+    if math.isnan(s.first[i]):
+        s.first[i] = end
+    elif not s.gap[i] >= end - s.last[i]:
+        s.gap[i] = end - s.last[i]
+    s.last[i] = end
+
+
+def stamp_fresh(s: State, end: float) -> int:
+    """What is fresh reaches the clients; how many requests that finishes."""
+    for place in range(s.at[FRESH]):
+        stamp(s, s.fresh[place], end)
+    finished = s.at[HIDDEN]
+    s.at[FRESH] = s.at[HIDDEN] = 0
+    return int(finished)
+
+
 def advance(k: Knobs, s: State, end: float) -> int:
-    """Hand out the step's tokens at `end`, drop what is finished from the batch; how many finished."""
+    """Hand out the step's tokens at `end`, drop what is finished from the batch; how many clients have it all."""
+    over = stamp_fresh(s, end)
     kept = 0
     for place in range(s.at[RUNNING]):
         i = s.running[place]
@@ -242,20 +271,19 @@ def advance(k: Knobs, s: State, end: float) -> int:
             s.computed[i] += tokens
             got = int(tokens == behind)
         if got > 0:
-            if s.generated[i] == 0:
-                s.first[i] = end
-            elif not s.gap[i] >= end - s.last[i]:
-                s.gap[i] = end - s.last[i]
-            s.last[i] = end
             s.generated[i] += got
+            s.fresh[s.at[FRESH]] = i
+            s.at[FRESH] += 1
         if s.generated[i] == s.output[i]:
             s.at[FREE] += s.blocks[i]
+            s.at[HIDDEN] += 1
         else:
             s.running[kept] = i
             kept += 1
-    finished = s.at[RUNNING] - kept
     s.at[RUNNING] = kept
-    return int(finished)
+    if k.late == 0 or kept == 0:
+        over += stamp_fresh(s, end)
+    return int(over)
 
 
 def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple[float, int]:
@@ -272,12 +300,14 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
         return now, 0
     if not full and (s.at[STACK] > 0 or arrival <= now):
         return now, 0
+    if k.late > 0 and (s.at[HIDDEN] > 0 or s.at[FRESH] < batch):
+        return now, 0
     spare = s.output[s.running[0]]
     context = longest_context = 0
     shortest_context = s.computed[s.running[0]] + 1
     for place in range(batch):
         i = s.running[place]
-        if s.generated[i] == 0 or s.prompt[i] + s.generated[i] - s.computed[i] != 1:
+        if math.isnan(s.first[i]) or s.prompt[i] + s.generated[i] - s.computed[i] != 1:
             return now, 0
         spare = min(spare, s.output[i] - s.generated[i] - 1)
         context += s.computed[i] + 1

@@ -25,7 +25,10 @@ KINDS = 320
 
 def trace_loop(law_digest: int) -> Callable[..., float]:
     """The tracing loop, with the digest of the kernel in its closure and so in numba's cache key."""
-    def run(law: StepLaw, k: Knobs, s: State, starts: Floats, late: int, skip: int, kinds: Ints, table: Floats, totals: Floats) -> float:
+
+    def run(
+        law: StepLaw, k: Knobs, s: State, starts: Floats, skip: int, kinds: Ints, table: Floats, totals: Floats
+    ) -> float:
         """Fill `table[metric, kind]` with (weight, weight * features); `kinds` finds the row of a kind of step.
 
         `totals`: rows used, seconds that requests sat in an idle engine (mean per request), steps, sequence-steps.
@@ -40,15 +43,21 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
         s.at[kernel.FREE] = k.blocks
         sent = done = rows = waiting = last = 0
         now = before = decoding = seconds = 0.0
-        fresh = pending = 0
-        fresh_decoding = 0.0
+        known = fresh = 0
+        fresh_decoding = opened = 0.0
+        while known < n and starts[known] >= 0.0:
+            known += 1
+        if known > 0:
+            opened = starts[known - 1]
         several = max(1, int(np.sum(s.output[skip:] > 1)))
         n_counted = n - skip
         while done < n:
             while sent < n and starts[sent] <= now:
                 kernel.arrive(k, s, sent, starts[sent])
-                if starts[sent] < now and seconds > 0:  # in the middle of a step: its rest was waited for
-                    part = min(1.0, (now - starts[sent]) / seconds) / n
+                if (
+                    sent >= skip and starts[sent] < now and seconds > 0
+                ):  # in the middle of steps: their rest was waited for
+                    part = (now - starts[sent]) / seconds / n_counted
                     weight = table[2, last, 0]
                     table[TTFT, last, 0] += part
                     table[TTFT, last, 1:] += part / weight * table[2, last, 1:]
@@ -56,24 +65,13 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
                     waiting += 1
                 sent += 1
             kernel.plan_step(k, s, now)
-            if s.at[RUNNING] == 0 and pending > 0:
-                while pending > 0 and sent < n and not starts[sent] >= 0.0:
-                    kernel.arrive(k, s, sent, now)
-                    if sent >= skip:
-                        waiting += 1
-                    sent += 1
-                    pending -= 1
-                pending = 0
-                waiting -= fresh
-                fresh = 0
-                continue
             if s.at[RUNNING] == 0:
                 later = math.inf
                 if s.at[HEAD] < s.at[TAIL]:
                     later = s.ready[s.queue[s.at[HEAD]]]
                 if sent < n and starts[sent] < later:
                     later = starts[sent]
-                totals[1] += waiting * max(0.0, later - now) / n
+                totals[1] += waiting * max(0.0, later - now) / n_counted
                 now = max(now, later)
                 seconds = 0.0
                 continue
@@ -97,11 +95,10 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
                     table[metric, last, 1 + feature] += weight * load[feature]
             totals[2] += 1.0
             totals[3] += load[0]
-            if late > 0:
-                waiting -= fresh
-                decoding += fresh_decoding
-                fresh = 0
-                fresh_decoding = 0.0
+            waiting -= fresh
+            decoding += fresh_decoding
+            fresh = 0
+            fresh_decoding = 0.0
             for place in range(s.at[RUNNING]):
                 i = s.running[place]
                 if i < skip:
@@ -110,30 +107,22 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
                 if tokens == 0 or tokens < s.prompt[i] + s.generated[i] - s.computed[i]:
                     continue
                 if s.generated[i] == 0:
-                    if late > 0:
-                        fresh += 1
-                        if s.output[i] > 1:
-                            fresh_decoding += 1.0 / (s.output[i] - 1)
-                    else:
-                        waiting -= 1
-                        if s.output[i] > 1:
-                            decoding += 1.0 / (s.output[i] - 1)
+                    fresh += 1
+                    if s.output[i] > 1:
+                        fresh_decoding += 1.0 / (s.output[i] - 1)
                 elif s.generated[i] == s.output[i] - 1:
-                    if late > 0:
-                        fresh_decoding -= 1.0 / (s.output[i] - 1)
-                    else:
-                        decoding -= 1.0 / (s.output[i] - 1)
-            finished = kernel.advance(k, s, now)
-            done += finished
-            if late > 0:
-                pending, finished = finished, pending
-            while finished > 0 and sent < n and not starts[sent] >= 0.0:
-                kernel.arrive(k, s, sent, now)
-                if sent >= skip:
-                    waiting += 1
-                sent += 1
-                finished -= 1
-            if fresh > 0 or pending > 0:
+                    fresh_decoding -= 1.0 / (s.output[i] - 1)
+            over = kernel.advance(k, s, now)
+            if k.late == 0 or s.at[RUNNING] == 0:
+                waiting -= fresh
+                decoding += fresh_decoding
+                fresh = 0
+                fresh_decoding = 0.0
+            done += over
+            for user in range(min(over, n - known)):
+                starts[known + user] = max(now + k.turnaround_s, opened)
+            known += min(over, n - known)
+            if sent < n and starts[sent] <= now:
                 continue
             arrival = math.inf
             if sent < n and starts[sent] >= 0.0:
