@@ -86,7 +86,7 @@ BLACK_BOX: tuple[Quantity, ...] = (
 class Knobs:
     """What a scheduler does, by integers and switches, and how the cells were begun.
 
-    kv: KV capacity, as a share of what GPU memory leaves where the deployment is known, in tokens elsewhere; None: no limit.
+    kv: KV capacity, as a share of what GPU memory leaves where that is known, else in tokens; None: no limit.
     immediate: a user's next request joins the very next step (no way to the server).
     overlap: a step takes the longer of GPU work and overhead, not their sum (asynchronous scheduling).
     opening: a cell's figures include the users' first requests; asked only of cells that do not say how many they sent.
