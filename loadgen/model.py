@@ -51,6 +51,7 @@ class PlannedRequest:
     turn: int | None = None
     think_ns: int = 0  # wait before this turn, after the session's previous answer ended
     warmup: bool = False  # sent before the window; kept in the run file, in no metric
+    repeated_tokens: int | None = 0  # at its start, that the stage sent before; None: not known, or a later turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Exchange:
     prompt_tokens_requested: int
     output_tokens_requested: int
     warmup: bool = False
+    repeated_tokens: int | None = 0  # as planned
     worker: int = 0
     session_id: str | None = None
     turn: int | None = None

@@ -50,6 +50,7 @@ _COUNTS = (
     "output_tokens",
     "reasoning_tokens",
     "cached_tokens",
+    "repeated_tokens",
     "prompt_chars",
 )
 # Name -> array code and numpy type of the columns that are always there.
@@ -89,6 +90,7 @@ class Requests:
     output_tokens: Floats
     reasoning_tokens: Floats
     cached_tokens: Floats
+    repeated_tokens: Floats
     prompt_chars: Floats
     scheduled_ns: Floats
     ready_ns: Floats

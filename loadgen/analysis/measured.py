@@ -51,6 +51,7 @@ class Columns:
     output_tokens: Floats
     reasoning_tokens: Floats
     cached_tokens: Floats
+    repeated_tokens: Floats  # planned; NaN: not known
     prompt_requested: Floats
     output_requested: Floats
     shared_events: Floats
@@ -137,6 +138,7 @@ def columns(requests: Requests, facts: RowFacts, rows: Ints) -> Columns:
         output_tokens=requests.output_tokens[rows],
         reasoning_tokens=requests.reasoning_tokens[rows],
         cached_tokens=requests.cached_tokens[rows],
+        repeated_tokens=requests.repeated_tokens[rows],
         prompt_requested=requests.prompt_tokens_requested[rows],
         output_requested=requests.output_tokens_requested[rows],
         shared_events=requests.shared_events[rows].astype(np.float64),

@@ -58,6 +58,7 @@ _COUNTS = (
     "output_tokens_requested",
     "reasoning_tokens",
     "cached_tokens",
+    "repeated_tokens",
     "turn",
 )
 
@@ -94,6 +95,7 @@ FIELDS = (
     "output_tokens_requested",
     "reasoning_tokens",
     "cached_tokens",
+    "repeated_tokens",
     "event_times_s",
     "event_tokens",
     "stamp_source",

@@ -10,6 +10,7 @@ Keys of a line (a field at its default is left out, so null and "missing" are on
     id  request_id                          s   stage               w   workload            k   worker
     o   outcome, "ok" when absent           wu  warm-up             sid session             tn  turn
     pr  prompt tokens asked for             or  output tokens asked for
+    rp  tokens at its start that the stage sent before: 0 when absent, null where that is not known
     ts  scheduled  tr ready  td dispatched  tc connect start  tk connected  t0 sent  t1 sent_end  th headers
     ta  first visible answer  te end        all in microseconds from the run's start
     g   microseconds between token events; the first from `t0` (from the run's start where there is no `t0`)
@@ -42,6 +43,7 @@ _KEYS = {
     "worker": "k",
     "outcome": "o",
     "warmup": "wu",
+    "repeated_tokens": "rp",
     "session_id": "sid",
     "turn": "tn",
     "prompt_tokens_requested": "pr",
@@ -101,6 +103,7 @@ _SAME = (
     "prompt_tokens_requested",
     "output_tokens_requested",
     "warmup",
+    "repeated_tokens",
     "worker",
     "session_id",
     "turn",
@@ -130,6 +133,7 @@ class Row(msgspec.Struct, rename=_KEYS, omit_defaults=True, gc=False):
     output_tokens_requested: _Int
     outcome: Outcome = "ok"
     warmup: bool = False
+    repeated_tokens: _Int | None = 0
     worker: _Int = 0
     session_id: str | None = None
     turn: _Int | None = None

@@ -1,200 +1,127 @@
-"""Prompts: generated texts that look like what people send, each different from its first characters on.
+"""Prompts: generated texts that look like what people send, each different from its first word on.
 
-Knows: how a text of each kind is put together. Must not know: token counts (lengths are in characters), schedules.
+Knows: how units become a text of a wanted size. Must not know: how sizes are counted (they come in), schedules, models.
 
-Theory of operation. A process makes one pool of log entries, sentences and notes for each kind (the same in every
-process). A text is: the unique tag, what is asked, then pieces of the pool in an order drawn from the request's own
-generator, with times, ids and headings added as it goes. That costs about a microsecond per 100 characters, since
-texts are made on the client's core while a stage runs. The tag comes first: no two prompts share a prefix by which a
-server's cache could help, however alike the rest.
+Theory of operation. A text is one section, or several (a shared prefix, the blocks of a trace). A section is eight
+words that no other section has in this order, what is asked, lines of the kind's pool in their order with random
+leaps, and closing words that fill it up to its size. All sizes are sums of the sizes of units, so a text is put
+together by a few cumulative sums, without being looked at: some ten microseconds, since texts are made on the client's
+core while a stage runs. The tag comes first: no two prompts share a prefix by which a server's cache could help,
+however alike the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadgen.plan import vocabulary as words
+from loadgen.plan import vocabulary
+from loadgen.plan.pools import KINDS, units
 
-_POOL = 4096
-_NEAR = 8  # characters by which a text may be longer or shorter than asked, to end with a word
+__all__ = ["KINDS", "Sizes", "in_chars", "section", "tag", "tag_text"]
+
+Ints = NDArray[np.int64]
 _MASK = (1 << 64) - 1
+_LEAP = 4  # lines are taken 1 to so many apart
+_RULE = "---"  # between the lines and the closing words
 
 
-def tag(key: int, number: int) -> str:
-    """Sixteen hex digits, different for every `number` under one key, and unlike under another key.
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The size of every unit of one kind, in characters or in tokens; `rest` is what a section has beside its units."""
+
+    first: Ints
+    words: Ints
+    asks: Ints
+    lines: Ints
+    rest: int
+
+
+def tag(key: int, number: int) -> bytes:
+    """Eight bytes, different for every `number` under one key, and unlike under another key.
 
     A bijection of 64 bits (the finaliser of SplitMix64: Steele, Lea, Flood, OOPSLA 2014), so two numbers never meet.
     """
     z = (key ^ number) & _MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return f"{z ^ (z >> 31):016x}"
+    return (z ^ (z >> 31)).to_bytes(8, "big")
 
 
-def write(kind: str, chars: int, tag: str, rng: np.random.Generator) -> str:
-    """A prompt of `kind` with about `chars` characters (cut at the nearest blank), beginning with `tag`.
+def tag_text(label: bytes) -> str:
+    """A tag as it stands in texts: a word for each byte."""
+    return " ".join([vocabulary.TAGS[byte] for byte in label])
 
-    Never shorter than the tag. The same arguments give the same text; more characters only add to it.
+
+@cache
+def in_chars(kind: str) -> Sizes:
+    """Sizes in characters."""
+    of = units(kind)
+    first, words, asks, lines = (
+        np.array([len(unit) for unit in group]) for group in (of.first, of.words, of.asks, of.lines)
+    )
+    return Sizes(first, words, asks, lines, len(f"\n{_RULE}\n"))
+
+
+def section(kind: str, size: int, label: bytes, rng: np.random.Generator, sizes: Sizes) -> tuple[str, int]:
+    """A section of `kind` that begins with the words of `label` and has about `size`, and the size that it has.
+
+    Never shorter than its tag; else it misses `size` by less than its smallest word. The same arguments give the same
+    text; a larger one begins with the same lines.
     """
-    return _cut(f"{tag}: {_WRITERS[kind](chars, rng)}", max(chars, len(tag)))
+    of = units(kind)
+    room = size - sizes.rest - int(sizes.first[label[0]]) - sum(int(sizes.words[byte]) for byte in label[1:])
+    ask, sentence, start = _picks(rng, len(of.asks), len(of.sentences) - 1, len(of.lines))
+    parts = [tag_text(label), "\n"]
+    if sizes.asks[ask] <= room:
+        parts.append(of.asks[ask])
+        room -= int(sizes.asks[ask])
+        taken, room = _lines(room, start, rng, sizes.lines)
+        parts += [of.lines[i] for i in taken]
+    parts.append(_RULE)
+    closing, room = _closing(room, of.sentences[sentence], of.sentences[-1], sizes.words)
+    parts += [of.words[i] for i in closing]
+    parts.append("\n")
+    return "".join(parts), size - room
 
 
-def _cut(text: str, chars: int) -> str:
-    """At the blank nearest to `chars`; where none is near (inside a long name or a time) exactly there."""
-    if len(text) <= chars:
-        return text
-    before, after = text.rfind(" ", 0, chars + 1), text.find(" ", chars)
-    near = after if 0 <= after - chars < chars - before else before
-    return text[:near] if abs(near - chars) <= _NEAR else text[:chars]
+def _picks(rng: np.random.Generator, *counts: int) -> list[int]:
+    """An index below each of `counts`."""
+    return [int(u * count) for u, count in zip(rng.random(len(counts)).tolist(), counts, strict=True)]
 
 
-# -- writers -------------------------------------------------------------------------------------------------------
+def _lines(room: int, start: int, rng: np.random.Generator, sizes: Ints) -> tuple[list[int], int]:
+    """As many lines as fit into `room`, from the one behind `start` on and round again; and the room that is left."""
+    least = int(sizes.min())
+    if room < least:
+        return [], room
+    most = room // least + 1
+    taken = (start + np.cumsum(rng.integers(1, _LEAP + 1, most))) % len(sizes)
+    ends = np.cumsum(sizes[taken])
+    count = int(np.searchsorted(ends, room, "right"))
+    return taken[:count].tolist(), room - (int(ends[count - 1]) if count else 0)
 
 
-def _draws(rows: int, columns: int, rng: np.random.Generator) -> list[list[int]]:
-    """Columns of random numbers in 0.._POOL-1. Row by row, so that a longer text begins like a shorter one."""
-    columns_first: list[list[int]] = rng.integers(0, _POOL, (rows, columns)).T.tolist()
-    return columns_first
-
-
-def _chat(chars: int, rng: np.random.Generator) -> str:
-    """A support question with a pasted log: increasing times, levels, components, stack traces."""
-    pool = _log_pool()
-    question, day, ms = rng.integers(0, (len(words.QUESTIONS), 28, 60_000_000)).tolist()
-    entries, gaps = _draws(chars // 120 + 8, 2, rng)  # entries have 160 characters in the mean
-    parts = [words.QUESTIONS[question], "\n\n"]
-    for entry, gap in zip(entries, gaps, strict=True):
-        ms += gap >> 2
-        seconds, milli = divmod(ms, 1000)
-        minutes, second = divmod(seconds, 60)
-        hour, minute = divmod(minutes, 60)
-        parts.append(f"2026-03-{day + 1:02d}T{hour:02d}:{minute:02d}:{second:02d}.{milli:03d}Z {pool[entry]}\n")
-    return "".join(parts)
-
-
-def _summarize(chars: int, rng: np.random.Generator) -> str:
-    """A long document with numbered headings and paragraphs of three to eight sentences."""
-    pool = _sentence_pool()
-    count = chars // 90 + 12  # sentences have 120 characters in the mean
-    picks, sizes, headings = _draws(count, 3, rng)
-    parts = ["Summarise the following document in one paragraph for a reader who has no time to read it.\n\n"]
-    position = 0
-    for paragraph in range(count):
-        if position >= count:
+def _closing(room: int, start: int, end: int, sizes: Ints) -> tuple[list[int], int]:
+    """Words of the closing sentences from `start` on (they end before `end`), then such as fit into what is left."""
+    taken: list[int] = []
+    first = len(vocabulary.TAGS)
+    while room > 0:
+        ends = np.cumsum(sizes[start:end])
+        count = int(np.searchsorted(ends, room, "right"))
+        taken += range(start, start + count)
+        room -= int(ends[count - 1]) if count else 0
+        if start + count < end:
             break
-        if paragraph % 5 == 0:
-            parts.append(f"{paragraph // 5 + 1}. {words.HEADINGS[headings[paragraph] % len(words.HEADINGS)]}\n\n")
-        end = position + 3 + sizes[paragraph] % 6
-        parts.append(" ".join([pool[i] for i in picks[position:end]]))
-        parts.append("\n\n")
-        position = end
-    return "".join(parts)
-
-
-def _notes(asks: tuple[str, ...], pool: Callable[[], tuple[str, ...]]) -> Callable[[int, np.random.Generator], str]:
-    def text(chars: int, rng: np.random.Generator) -> str:
-        notes = pool()
-        ask = asks[int(rng.integers(len(asks)))]
-        (picks,) = _draws(chars // 30 + 4, 1, rng)
-        numbered = [f"({n}) {notes[i % len(notes)]}" for n, i in enumerate(picks, 1)]
-        return f"{ask}\n\n{' '.join(numbered)}"
-
-    return text
-
-
-# -- pools ---------------------------------------------------------------------------------------------------------
-
-
-def _pick(rng: np.random.Generator, choices: tuple[str, ...]) -> str:
-    return choices[int(rng.integers(len(choices)))]
-
-
-@cache
-def _log_pool() -> tuple[str, ...]:
-    rng = np.random.default_rng(1)
-    return tuple(_log_entry(rng) for _ in range(_POOL))
-
-
-def _log_entry(rng: np.random.Generator) -> str:
-    level = _pick(rng, words.LEVELS)
-    head = f"{level} [{_pick(rng, words.COMPONENTS)}] [req-{int(rng.integers(1 << 32)):08x}] "
-    entry = head + _filled(_pick(rng, words.LOG_EVENTS), rng)
-    if level in ("ERROR", "FATAL") and rng.random() < 0.4:
-        frame = _pick(rng, words.FRAMES)
-        frames = [_filled(frame, rng) for _ in range(int(rng.integers(2, 6)))]
-        entry = "\n".join([entry, _pick(rng, words.ERRORS), *frames])
-    return entry
-
-
-def _filled(pattern: str, rng: np.random.Generator) -> str:
-    return pattern.format(
-        n=int(rng.integers(100, 40_000)),
-        k=int(rng.integers(2, 99)),
-        d=int(rng.integers(0, 10)),
-        hex=f"{int(rng.integers(1 << 40)):010x}",
-        code=int(rng.choice((200, 204, 404, 409, 429, 500, 502, 503, 504))),
-        noun=_pick(rng, words.NOUNS),
-        host=_pick(rng, words.HOSTS),
-        pkg=_pick(rng, words.PACKAGES),
-        cls=_pick(rng, words.CLASSES),
-        method=_pick(rng, words.METHODS),
-    )
-
-
-@cache
-def _sentence_pool() -> tuple[str, ...]:
-    rng = np.random.default_rng(2)
-    return tuple(_sentence(rng) for _ in range(_POOL))
-
-
-def _sentence(rng: np.random.Generator) -> str:
-    clause = f"{_pick(rng, words.SUBJECTS)} {_pick(rng, words.VERBS)} {_pick(rng, words.OBJECTS)}"
-    shape = int(rng.integers(4))
-    if shape == 0:
-        text = f"{_pick(rng, words.CONNECTIVES)}{clause} {_pick(rng, words.ADVERBIALS)}."
-    elif shape == 1:
-        second = f"{_pick(rng, words.SUBJECTS)} {_pick(rng, words.VERBS)} {_pick(rng, words.OBJECTS)}"
-        text = f"{_pick(rng, words.CONNECTIVES)}{clause}, and {second} {_pick(rng, words.ADVERBIALS)}."
-    elif shape == 2:
-        text = f"{_pick(rng, words.ADVERBIALS)}, {clause}."
-    else:
-        year, share = int(rng.integers(1720, 1940)), int(rng.integers(3, 90))
-        text = f"in {year} {clause}, which by then concerned about {share} percent of the households."
-    return text[0].upper() + text[1:]
-
-
-@cache
-def _story_pool() -> tuple[str, ...]:
-    rng = np.random.default_rng(3)
-    return tuple(_story_note(rng) for _ in range(_POOL // 8))
-
-
-def _story_note(rng: np.random.Generator) -> str:
-    return _pick(rng, words.STORY_NOTES).format(
-        place=_pick(rng, words.PLACES),
-        time=_pick(rng, words.TIMES),
-        person=_pick(rng, words.PEOPLE),
-        trait=_pick(rng, words.TRAITS),
-        event=_pick(rng, words.EVENTS),
-        thing=_pick(rng, words.THINGS),
-        weather=_pick(rng, words.WEATHERS),
-    )
-
-
-@cache
-def _guide_pool() -> tuple[str, ...]:
-    rng = np.random.default_rng(4)
-    points = (_pick(rng, words.GUIDE_POINTS).format(task=_pick(rng, words.TASKS)) for _ in range(_POOL // 8))
-    return tuple(f"Describe {point}." for point in points)
-
-
-_WRITERS: dict[str, Callable[[int, np.random.Generator], str]] = {
-    "chat": _chat,
-    "summarize": _summarize,
-    "story": _notes(words.STORY_ASKS, _story_pool),
-    "swap": _notes(words.GUIDE_ASKS, _guide_pool),
-}
-KINDS = tuple(_WRITERS)
+        start = first
+    while room > 0:
+        fitting = np.flatnonzero(sizes[end:] <= room)
+        if not len(fitting):
+            break
+        best = end + int(fitting[np.argmax(sizes[end:][fitting])])
+        taken.append(best)
+        room -= int(sizes[best])
+    return taken, room

@@ -24,7 +24,7 @@ from loadgen.errors import UsageError
 from loadgen.model import Load, PlannedRequest
 from loadgen.plan.arrivals import parse_arrivals
 from loadgen.plan.lengths import fixed, tie
-from loadgen.plan.prompts import tag
+from loadgen.plan.prompts import tag, tag_text
 from loadgen.plan.tokens import Sizer
 from loadgen.plan.workload import Trace, TraceRow, Workload
 from loadgen.plan.writer import ARRIVALS, LENGTHS, Drawn, Writer, generator, key_of
@@ -76,8 +76,9 @@ def plan_stage(
         turns = turns if spec.requests is None else min(turns, spec.requests - place)
         if turns <= 0:
             return
+        repeated = writer.sent_before(number, drawn)
         if number % count == index:
-            yield from writer.unit(number, drawn._replace(turns=turns), first_id + place, due)
+            yield from writer.unit(number, drawn._replace(turns=turns), first_id + place, due, repeated)
         place += turns
 
 
@@ -119,7 +120,7 @@ def plan_warm_up(
         request = replace(pair[place % 2], warmup=True, stage=-1, offset_ns=None)
         if workload.texts is not None:  # a text of one's own must not be in the cache when its turn comes
             first, *rest = request.messages
-            tagged = replace(first, content=f"{tag(key_of(nonce), request.request_id)}: {first.content}")
+            tagged = replace(first, content=f"{tag_text(tag(key_of(nonce), request.request_id))}\n{first.content}")
             request = replace(request, messages=(tagged, *rest))
         yield request
 

@@ -1,21 +1,31 @@
-"""How many tokens a text has: estimated, calibrated from the server's own counts, or counted exactly.
+"""How many tokens a text has: estimated, calibrated from the server's own counts, or known unit by unit.
 
-Knows: server tokens = overhead (template, tag) + tokens per character * characters. Must not know: prompts, servers.
-Why: a prompt must have the asked length as the server counts it, and most servers can only tell after the fact.
+Knows: server tokens = overhead (template) + the sizes of a text's units; how these are learned from counts. Must not
+know: servers, tokenizer files (counts come in), plans.
+Why: a prompt must have the asked length as the server counts it. A tokenizer counts every unit once, ahead of the run;
+where there is none, the server's `usage` tells after the fact how many tokens a character makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from loadgen.plan import prompts
+from loadgen.plan.pools import units
+from loadgen.plan.prompts import Sizes
+
 _SPREAD = 1.3  # lengths must differ by this factor before an overhead can be told from the density
 _MAX_OVERHEAD = 2_000.0  # tokens; templates with a built-in system prompt reach hundreds
-_TRIES = 40  # a text of a megabyte is halved to a character in 20
-_SPARE_CHARS = 64
-_GROWTH = 64  # characters for a token, at which a text that does not fill up is given up
+_SAMPLES = (40, 64, 100, 160, 250, 400, 640, 1_000, 1_600)  # tokens of the sections that a table is tried on
+_EXACT = 1  # tokens by which a sample may be off for units to count as independent
+
+Source = Literal["tokenizer", "server"]
+# What counting asks for (texts, all at once) and is given (their tokens), until the table is complete.
+Counting = Generator[list[str], list[int], "Counted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +35,17 @@ class Calibration:
     tokens_per_char: float
     overhead_tokens: float = 0.0
 
-    @property
-    def density(self) -> float:
-        """Tokens per character of text."""
-        return self.tokens_per_char
+    def sizes(self, kind: str) -> Sizes:
+        """Sizes of the units of `kind`, in characters."""
+        return prompts.in_chars(kind)
 
-    def chars(self, tokens: int) -> int:
-        """How many characters make `tokens` server tokens (>= 1)."""
+    def budget(self, tokens: int) -> int:
+        """The size in characters of a whole prompt of `tokens` server tokens (>= 1)."""
         return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_char))
+
+    def share(self, tokens: int) -> int:
+        """The size in characters of `tokens` tokens of text (>= 1)."""
+        return max(1, round(tokens / self.tokens_per_char))
 
     def through(self, observations: Sequence[tuple[int, int]]) -> Calibration:
         """The same overhead, with the density that (characters, server tokens) near the wanted length really showed:
@@ -46,21 +59,42 @@ class Calibration:
         return round(self.overhead_tokens + self.tokens_per_char * chars)
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
-    """A tokenizer at hand: `count(text)` is the number of text tokens, to which the template adds `overhead_tokens`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """The tokens of every unit of one kind, to which the template adds `overhead_tokens`. Picklable where `check` is.
 
-    count: Callable[[str], int]
+    `off_tokens` is the most by which the sum of its units missed a sample text. Where that is more than a token (a
+    tokenizer that joins over blanks) and one is at hand, `check` counts every text whole, and its size is corrected.
+    """
+
+    table: Sizes
+    source: Source
+    off_tokens: int = 0
     overhead_tokens: int = 0
-    density: float = 0.3  # tokens per character, roughly: where the search begins
+    check: Callable[[str], int] | None = None
 
-    def through(self, observations: Sequence[tuple[int, int]]) -> Exact:
-        """The same tokenizer with the overhead that (text tokens, server tokens) showed: their median difference."""
-        differences = [server - text for text, server in observations]
-        return replace(self, overhead_tokens=max(0, round(float(np.median(differences))))) if differences else self
+    def sizes(self, kind: str) -> Sizes:
+        """Sizes of the units of the kind that was counted, in tokens."""
+        return self.table
+
+    def budget(self, tokens: int) -> int:
+        """The tokens of text in a whole prompt of `tokens` server tokens (>= 1)."""
+        return max(1, tokens - self.overhead_tokens)
+
+    def share(self, tokens: int) -> int:
+        """The tokens of `tokens` tokens of text (>= 1)."""
+        return max(1, tokens)
+
+    def through(self, observations: Sequence[tuple[int, int]]) -> Counted:
+        """The same table with the overhead that (tokens asked for, server tokens) of prompts made by it showed: the
+        median difference, on top of the overhead that they were made with."""
+        if not observations:
+            return self
+        more = float(np.median([server - asked for asked, server in observations]))
+        return replace(self, overhead_tokens=max(0, self.overhead_tokens + round(more)))
 
 
-Sizer = Calibration | Exact
+Sizer = Calibration | Counted
 
 # Text tokens per character for each kind of prompt, over common vocabularies (32k to 256k entries): a first guess,
 # replaced by what the warm-up shows.
@@ -93,42 +127,46 @@ def calibrate(observations: Sequence[tuple[int, int]], default: Calibration | No
     return Calibration(slope, overhead)
 
 
-def fit(make: Callable[[int], str], tokens: int, sizer: Sizer) -> tuple[str, int]:
-    """A text from `make(characters)` with `tokens` server tokens, and how many it has (by the sizer's knowledge).
+def counting(kind: str, source: Source) -> Counting:
+    """Count the units of `kind`: yields texts to count, takes their counts, returns the table.
 
-    With a tokenizer a text that is long enough is cut to the character at which the count fits; where none does, the
-    closest is returned, so that the caller sees a miss as a difference. `make` must give a longer text with the same
-    beginning for more characters; `make(1)` is the shortest text that may be sent.
+    A unit is counted between the characters that stand beside it in a text, which are counted without it, too. Then
+    some whole sections are counted: what they have beside their units, and how far the sums are off.
     """
-    if isinstance(sizer, Calibration):
-        text = make(sizer.chars(tokens))
-        return text, sizer.tokens(len(text))
-    chars = Calibration(sizer.density, sizer.overhead_tokens).chars(tokens) + _SPARE_CHARS
-    text = make(chars)
-    count = sizer.count(text) + sizer.overhead_tokens
-    while count < tokens and chars < _GROWTH * max(tokens, 1):
-        chars = 2 * chars
-        text = make(chars)
-        count = sizer.count(text) + sizer.overhead_tokens
-    return _cut(make(1), text, count, tokens, sizer)
+    of = units(kind)
+    whole = [*of.asks, *of.lines]
+    groups = (
+        ["a", "a a", "a\na"],
+        [f"{unit} a" for unit in of.first],
+        [f"a{unit}" for unit in of.words],
+        [f"a\n{unit}a" for unit in whole],
+    )
+    counts = np.asarray((yield [text for group in groups for text in group]), dtype=np.int64)
+    base, first, words, lines = np.split(counts, np.cumsum([len(group) for group in groups])[:-1])
+    lines = np.maximum(lines - base[2], 1)
+    table = Sizes(
+        np.maximum(first - (base[1] - base[0]), 1),
+        np.maximum(words - base[0], 1),
+        lines[: len(of.asks)],
+        lines[len(of.asks) :],
+        0,
+    )
+    rng = np.random.default_rng(0)
+    made = [prompts.section(kind, size, rng.bytes(8), rng, table) for size in _SAMPLES]
+    seen = np.asarray((yield [f"a\n{text}a" for text, _ in made]), dtype=np.int64) - base[2]
+    rest = seen - np.asarray([size for _, size in made])
+    middle = round(float(np.median(rest)))
+    return Counted(replace(table, rest=middle), source, int(np.abs(rest - middle).max()))
 
 
-def _cut(shortest: str, text: str, count: int, tokens: int, sizer: Exact) -> tuple[str, int]:
-    """The beginning of `text` (of `count` tokens), no shorter than `shortest`, whose count is closest to `tokens`: the
-    rule of false position, with a halving at every third step, so that it ends."""
-    low, high = len(shortest), len(text)
-    low_count, high_count = sizer.count(shortest) + sizer.overhead_tokens, count
-    best, best_count = min(((shortest, low_count), (text, high_count)), key=lambda pair: abs(pair[1] - tokens))
-    for attempt in range(_TRIES):
-        if best_count == tokens or high - low <= 1 or not low_count < tokens < high_count:
-            break
-        share = 0.5 if attempt % 3 == 2 else (tokens - low_count) / (high_count - low_count)
-        middle = min(max(low + round(share * (high - low)), low + 1), high - 1)
-        count = sizer.count(text[:middle]) + sizer.overhead_tokens
-        if abs(count - tokens) < abs(best_count - tokens):
-            best, best_count = text[:middle], count
-        if count < tokens:
-            low, low_count = middle, count
-        else:
-            high, high_count = middle, count
-    return best, best_count
+def counted(kind: str, many: Callable[[list[str]], list[int]], check: Callable[[str], int]) -> Counted:
+    """The table of `kind` by a tokenizer at hand: `many` counts texts, `check` one."""
+    steps, counts = counting(kind, "tokenizer"), None
+    try:
+        texts = next(steps)
+        while True:
+            counts = many(texts)
+            texts = steps.send(counts)
+    except StopIteration as done:
+        table: Counted = done.value
+    return replace(table, check=check) if table.off_tokens > _EXACT else table

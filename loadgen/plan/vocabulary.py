@@ -14,12 +14,44 @@ def _phrases(text: str) -> tuple[str, ...]:
     return tuple(text.split("|"))
 
 
+# 256 words of one length, one token each in common vocabularies: eight of them are a text's unique tag.
+TAGS = _words(
+    "able acid aged also area army away baby back ball band bank base bath bear beat been beer bell belt best bill "
+    "bird blow blue boat body bone book born both bowl bulk bush busy cafe cake call calm camp card care case cash "
+    "cast cell chat chip city clay clip club coal coat code cold come cook cool cope copy core cost crew crop dark "
+    "data date dawn days deal dean dear deep deer desk dish disk door down draw drop drum duck dust duty each earn "
+    "east easy edge else even ever exit face fact fair fall farm fast fear feed feel feet file fill film find fine "
+    "fire firm fish five flag flat flow folk food foot form four free from fuel full fund gain game gate gave gear "
+    "gift girl give glad goal goes gold golf gone good gray grew grow gulf hair half hall hand hard harm have head "
+    "hear heat help here hero high hill hold hole home hope host hour huge idea inch into iron item join jump jury "
+    "just keen keep kind king knew know lack lady laid lake land lane last late lead left less life lift like line "
+    "link lion list live load loan lock logo long look loop lord loud love luck made mail main make many mark mass "
+    "meal mean meat meet menu mild milk mill mind mine miss mode moon more most move much name navy near neck need "
+    "news next nice nine node none noon nose note odds only open oral oven "
+)
+# Said at the end of a text, to fill it up to its length: plain words, cut off after any of them.
+CLOSINGS = (
+    "please answer in plain words and keep to what is written above",
+    "say what you are sure of and what is only a guess",
+    "if something is missing, name it and go on without it",
+    "do not repeat the text, and do not make up a source",
+    "give the most important point first and the details after it",
+    "where two readings are possible, choose one and say why",
+    "short sentences are better than long ones, and a list is fine",
+    "use the same names as the text so that I can find the place again",
+    "I will read your answer on a small screen in a noisy room",
+    "there is no need to be polite, but please be careful with numbers",
+    "assume that I know the subject well but not this case",
+    "if you need more from me, ask at the end and not before",
+)
+FILLERS = _words("a I so as it to in on of and the")  # what a gap of a few tokens is closed with
+
 COMPONENTS = _words(
     "payment-gateway order-service auth-proxy ledger-sync inventory-cache search-indexer mail-relay session-store "
     "pricing-engine webhook-dispatcher report-builder user-profile media-transcoder rate-limiter config-watcher "
     "audit-trail feature-flags catalog-api checkout-web billing-cron"
 )
-LEVELS = ("INFO ", "INFO ", "INFO ", "DEBUG", "DEBUG", "WARN ", "WARN ", "ERROR", "ERROR", "FATAL")
+LEVELS = ("INFO", "INFO", "INFO", "DEBUG", "DEBUG", "WARN", "WARN", "ERROR", "ERROR", "FATAL")
 LOG_EVENTS = (
     "Timeout after {n} ms calling {host}:8443/v2/{noun} (attempt {k} of 5)",
     "Connection pool exhausted: {k} of {k} connections busy, waited {n} ms",

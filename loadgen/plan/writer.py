@@ -1,23 +1,25 @@
 """Turns what was drawn for a unit into its requests: texts of the right size, shared prefixes, turns.
 
-Knows: how texts, tags, prefixes and token counts come together. Must not know: when anything is sent, files, laws.
+Knows: how texts, tags, prefixes and token counts come together, and how much of a prompt was sent before. Must not
+know: when anything is sent, files, laws.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from loadgen.model import Message, PlannedRequest
 from loadgen.plan import prompts
-from loadgen.plan.tokens import DEFAULTS, Sizer, fit
-from loadgen.plan.workload import Text, TraceRow, Workload
+from loadgen.plan.tokens import DEFAULTS, Counted, Sizer
+from loadgen.plan.workload import Prefix, Text, TraceRow, Workload
 
 _SEEDS = (1 << 64) - 1
 _KEPT_BLOCKS = 4096  # texts of trace blocks and prefixes that a process keeps (2 KB each)
+_TRIES = 6  # of growing and shrinking a text whose units do not add up
 TEXT, LENGTHS, ARRIVALS, ORDER, SHARED = range(5)  # what a generator is for
 
 
@@ -45,16 +47,20 @@ class Writer:
         self._mix, self._stage, self._seed = mix, stage, seed
         self._key, self._shared_key = key_of(nonce), key_of(f"{nonce}/{stage}")
         self._sizers = [sizers.get(w.name, DEFAULTS[w.kind]) for w, _ in mix]
-        self._shared: OrderedDict[tuple[str, int, int], str] = OrderedDict()
+        self._group_key = key_of(f"{seed}/{stage}/group")
+        self._shared: OrderedDict[tuple[str, int, int], tuple[str, int]] = OrderedDict()
+        self._seen: set[tuple[int, int]] = set()  # (workload, group) and (-1, block) of units so far
         self._orders: dict[tuple[int, int], list[int]] = {}
 
-    def unit(self, number: int, drawn: Drawn, first_id: int, due: int | None) -> Iterator[PlannedRequest]:
-        """The turns of unit `number`, with ids from `first_id` on; only the first is due at a time."""
+    def unit(
+        self, number: int, drawn: Drawn, first_id: int, due: int | None, repeated: int | None = 0
+    ) -> Iterator[PlannedRequest]:
+        """The turns of unit `number`, with ids from `first_id` on; only the first is due at a time. `repeated`:
+        what `sent_before` said of it."""
         workload, sizer = self._mix[drawn.workload][0], self._sizers[drawn.workload]
         rng = generator(self._seed, self._stage, TEXT, number)
         text = self.text(drawn.workload, number)
         session = f"{self._stage}-{number}" if workload.turns is not None else None
-        group = int(rng.integers(workload.prefix.groups)) if workload.prefix is not None else 0
         later = rng.random((drawn.turns, 2)) if drawn.turns > 1 else None
         prompt_tokens, think_ns = drawn.prompt_tokens, 0
         for turn in range(drawn.turns):
@@ -66,7 +72,8 @@ class Writer:
                 prompt_tokens = 0  # nothing was asked for: the text is what it is
             else:
                 output_tokens = drawn.output_tokens
-                prompt = self._prompt(workload, drawn, prompt_tokens, first_id + turn, sizer, rng, group, turn)
+                group = self.group(workload.prefix, number) if workload.prefix is not None and turn == 0 else None
+                prompt = self._prompt(workload, drawn, prompt_tokens, first_id + turn, sizer, rng, group)
                 messages = (Message("user", prompt),)
             yield PlannedRequest(
                 request_id=first_id + turn,
@@ -79,7 +86,31 @@ class Writer:
                 session_id=session,
                 turn=turn if session else None,
                 think_ns=think_ns,
+                repeated_tokens=repeated if turn == 0 else None,
             )
+
+    def group(self, prefix: Prefix, number: int) -> int:
+        """Which group unit `number` belongs to: any of them, equally likely."""
+        return int.from_bytes(prompts.tag(self._group_key, number)) % prefix.groups
+
+    def sent_before(self, number: int, drawn: Drawn) -> int | None:
+        """How many tokens at the start of unit `number` an earlier unit of the stage had, too; None: not known (texts of
+        one's own). To be asked once for every unit, in order."""
+        workload = self._mix[drawn.workload][0]
+        if workload.texts is not None:
+            return None
+        if drawn.row is not None:
+            full = [(-1, block) for block in drawn.row.blocks[: drawn.prompt_tokens // drawn.row.block_tokens]]
+            known = next((i for i, block in enumerate(full) if block not in self._seen), len(full))
+            self._seen.update(full[known:])
+            return known * drawn.row.block_tokens
+        if workload.prefix is None:
+            return 0
+        mine = (drawn.workload, self.group(workload.prefix, number))
+        if mine in self._seen:
+            return min(workload.prefix.tokens, drawn.prompt_tokens)
+        self._seen.add(mine)
+        return 0
 
     def text(self, index: int, number: int) -> Text | None:
         """Which text of its own a unit sends: all are used once, in an order of the seed's, before any comes again."""
@@ -103,42 +134,58 @@ class Writer:
         request_id: int,
         sizer: Sizer,
         rng: np.random.Generator,
-        group: int,
-        turn: int,
+        group: int | None,
     ) -> str:
+        """The text of one turn, `tokens` server tokens with its template; behind its group's prefix where it has one."""
         if drawn.row is not None and drawn.row.blocks:
             return self._chained(workload.kind, drawn.row, sizer)
-        shared = ""
-        if workload.prefix is not None and turn == 0:
-            shared = self._shared_text(workload.kind, group, min(workload.prefix.tokens, tokens), sizer) + "\n\n"
-        label, state = prompts.tag(self._key, request_id), rng.bit_generator.state
+        shared, has = "", 0
+        if workload.prefix is not None and group is not None:
+            size = sizer.share(min(workload.prefix.tokens, tokens))
+            shared, has = self._shared_text(workload.kind, group, size, sizer)
+        label, sizes, wanted = prompts.tag(self._key, request_id), sizer.sizes(workload.kind), sizer.budget(tokens)
+        state = rng.bit_generator.state
 
-        def make(chars: int) -> str:
+        def write(size: int) -> str:
             rng.bit_generator.state = state  # every attempt writes the same text, longer or shorter
-            return shared + prompts.write(workload.kind, chars - len(shared), label, rng)
+            return shared + prompts.section(workload.kind, size - has, label, rng, sizes)[0]
 
-        return fit(make, tokens, sizer)[0]
+        check = sizer.check if isinstance(sizer, Counted) else None
+        return write(wanted) if check is None else _checked(write, wanted, check)
 
     def _chained(self, kind: str, row: TraceRow, sizer: Sizer) -> str:
-        """A prompt of blocks: equal ids give equal texts, others differ from their first characters on."""
-        density = sizer.density
-        parts = [self._shared_text(kind, block, row.block_tokens, sizer) for block in row.blocks]
-        chars = [len(part) for part in parts]
-        rest = row.prompt_tokens - (len(parts) - 1) * row.block_tokens - round(sizer.overhead_tokens)
-        chars[-1] = max(16, min(chars[-1], round(rest / density)))  # the last block is seldom full
-        return "".join(part[:size] for part, size in zip(parts, chars, strict=True))
+        """A prompt of blocks: equal ids give equal texts, others differ from their first word on. The last block,
+        which is seldom full, begins like the full one."""
+        rest = sizer.budget(row.prompt_tokens - (len(row.blocks) - 1) * row.block_tokens)
+        sizes = [sizer.share(row.block_tokens)] * (len(row.blocks) - 1) + [rest]
+        return "".join(
+            self._shared_text(kind, block, size, sizer)[0] for block, size in zip(row.blocks, sizes, strict=True)
+        )
 
-    def _shared_text(self, kind: str, number: int, tokens: int, sizer: Sizer) -> str:
-        """A text of `tokens` tokens (template not counted) that depends on the run, the stage and `number` only."""
-        key = (kind, number, tokens)
+    def _shared_text(self, kind: str, number: int, size: int, sizer: Sizer) -> tuple[str, int]:
+        """A section that depends on the run, the stage, `number` and its size only; and the size that it has."""
+        key = (kind, number, size)
         if (known := self._shared.get(key)) is None:
-            size = max(1, round(tokens / sizer.density))
             rng = generator(self._seed, self._stage, SHARED, number)
-            text = prompts.write(kind, size, prompts.tag(self._shared_key, number), rng)
-            known = self._shared[key] = text.ljust(size)[:size]
+            label = prompts.tag(self._shared_key, number)
+            known = self._shared[key] = prompts.section(kind, size, label, rng, sizer.sizes(kind))
             if len(self._shared) > _KEPT_BLOCKS:
                 self._shared.popitem(last=False)
         return known
+
+
+def _checked(write: Callable[[int], str], wanted: int, check: Callable[[str], int]) -> str:
+    """The text that comes closest to `wanted` tokens by `check`, grown and shrunk by what it misses."""
+    size, best, least = wanted, "", wanted + 1
+    for _ in range(_TRIES):
+        text = write(size)
+        off = wanted - check(text)
+        if abs(off) < least or not best:
+            best, least = text, abs(off)
+        if off == 0:
+            break
+        size += off
+    return best
 
 
 def key_of(nonce: str) -> int:

@@ -58,6 +58,7 @@ def decode(
         prompt_tokens_requested=planned.prompt_tokens,
         output_tokens_requested=planned.output_tokens,
         warmup=planned.warmup,
+        repeated_tokens=planned.repeated_tokens,
         session_id=planned.session_id,
         turn=planned.turn,
         scheduled_ns=capture.scheduled_ns,
