@@ -146,7 +146,7 @@ class Exchange:
     output_tokens_source: CountSource | None = None
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None
-    prompt_chars: int | None = None  # what calibration divides by
+    prompt_chars: int | None = None  # characters of all messages sent
     stamp_source: StampSource = "kernel"
     flags: tuple[str, ...] = ()  # the words of FLAGS
     server: dict[str, float] = field(default_factory=dict)  # the server's own timings where it sent them

@@ -95,13 +95,13 @@ FIELDS = (
     "output_tokens_requested",
     "reasoning_tokens",
     "cached_tokens",
-    "repeated_tokens",
     "event_times_s",
     "event_tokens",
     "stamp_source",
     "flags",
     "session_id",
     "turn",
+    "repeated_tokens",
 )
 
 

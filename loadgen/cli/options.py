@@ -73,7 +73,11 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--prompt-tokens",), {"help": "Prompt length: 2000, uniform:100..500, normal:2000±200, lognormal:..., file:..."}),
     (
         ("--tokenizer",),
-        {"metavar": "FILE", "help": "The model's tokenizer.json: prompts have the asked length exactly."},
+        {
+            "metavar": "FILE|off",
+            "help": "The model's tokenizer.json, for prompts of exactly the asked length; off: calibrate from usage "
+            "alone.  [default: the server's /tokenize, where it has one]",
+        },
     ),
     (("--output-tokens",), {"help": "Output length, likewise."}),
     (
@@ -203,7 +207,8 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         burst_start=given["burst_start"],
         keep_text=given["keep_text"],
         guard=given["guard"],
-        count_tokens=None if given["tokenizer"] is None else read_tokenizer(given["tokenizer"]),
+        tokenizer=None if given["tokenizer"] in (None, "off") else read_tokenizer(given["tokenizer"]),
+        ask_tokenize=given["tokenizer"] != "off",
         workers=_workers(given),
         metrics=_metrics(url, given["metrics"]),
         budget_ns=read_budget(given["budget"] or "30m") if given.get("profile") is not None else None,

@@ -197,7 +197,7 @@ def _checked(name: str) -> Callable[[str], str]:
 def _rebased(key: str, value: Any, base: Path) -> Any:
     """A value with its paths, which count from the spec, counted from the working folder."""
     if key in _PATHS:
-        return str(base / value)
+        return value if (key, value) == ("tokenizer", "off") else str(base / value)
     if key in ("prompt_tokens", "output_tokens"):
         return _rebased_length(value, base)
     if key != "workload":

@@ -26,6 +26,7 @@ from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.sockets import StampingSelector, clock_facts
 from loadgen.engine.stage import Slice
 from loadgen.engine.timeouts import Limits
+from loadgen.engine.tokenize import Tokenizer
 from loadgen.engine.transport import Security, Transport
 from loadgen.engine.warmup import WarmUp
 from loadgen.engine.watch import ServerWatch
@@ -59,7 +60,8 @@ class Settings:
     warmup: int = 4
     burst_start: bool = False
     keep_text: bool = False
-    count_tokens: Callable[[str], int] | None = None  # a tokenizer at hand; picklable
+    tokenizer: Tokenizer | None = None  # at hand
+    ask_tokenize: bool = True  # the server's /tokenize, where it has one and no tokenizer is at hand
     workers: int = 1
     metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
     guard: bool = False  # ask checkable questions beside the load
@@ -111,7 +113,7 @@ class Session:
     _warm_up: WarmUp = field(init=False)
 
     def __post_init__(self) -> None:
-        self._warm_up = WarmUp(self.settings)
+        self._warm_up = WarmUp(self.settings, self.say)
 
     async def run(self, stages: Sequence[StageSpec]) -> None:
         """Measure every stage. Raises EndpointError when the endpoint cannot be used at all."""
@@ -128,7 +130,7 @@ class Session:
                 ScrubbingSink(self.sink, Secrets.of(settings.url, settings.headers)),
                 look=self.selector.drain if self.selector is not None else lambda: None,
                 keep_text=settings.keep_text,
-                count_tokens=settings.count_tokens,
+                count_tokens=settings.tokenizer,
             )
             self._observer = self.observe(runner.live) if self.observe is not None else None
             if probed.context_limit is not None and settings.budget_ns is None:
@@ -139,6 +141,7 @@ class Session:
             self._guard = Guard(runner) if settings.guard else None
             if self.interrupted:
                 return
+            self._warm_up.meet(probed)
             self._crew = self._hire(runner, probed.target)
             try:
                 self._server = ServerWatch.of(settings, probed, self.clock.now_ns, self.sink.telemetry, self.say)
@@ -152,6 +155,7 @@ class Session:
                         continue
                     if not runner.stop.is_set():
                         await self._warm_up.run(runner, spec)
+                        self.info.endpoint["prompts"] = self._warm_up.told()
                     if not runner.stop.is_set():
                         await self._stage(runner, transport, spec)
             finally:
@@ -306,7 +310,7 @@ class Session:
                 settings.limits,
                 settings.security,
                 settings.keep_text,
-                settings.count_tokens,
+                settings.tokenizer,
                 self._reuse,
                 self.sink.parts(),
             )

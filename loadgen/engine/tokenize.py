@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
+from loadgen.engine.probe import Probed
 from loadgen.engine.transport import Security, ssl_context
 from loadgen.errors import EndpointError
 from loadgen.plan.tokens import Counted, counting
@@ -24,11 +25,19 @@ _MOST_S = 60.0  # for one kind of text
 _LISTS = ("sglang",)
 
 
-class ServerTokenizer:
-    """The `/tokenize` of one server. Must be entered; tables of each kind are made once."""
+class Tokenizer(Protocol):
+    """What counts the tokens of a text, or of many; picklable."""
 
-    def __init__(self, url: str, engine: str | None, model: str, headers: dict[str, str], security: Security) -> None:
-        self._url, self._model, self._lists = url, model, engine in _LISTS
+    def __call__(self, text: str) -> int: ...
+
+    def many(self, texts: list[str]) -> list[int]: ...
+
+
+class ServerTokenizer:
+    """The `/tokenize` of one server. The table of each kind is made once."""
+
+    def __init__(self, probed: Probed, headers: dict[str, str], security: Security) -> None:
+        self._url, self._model, self._lists = probed.tokenize_url or "", probed.target.model, probed.engine in _LISTS
         self._headers, self._security = headers, security
         self._tables: dict[str, Counted] = {}
 
@@ -76,13 +85,17 @@ class ServerTokenizer:
             for place, text in left:
                 (counts[place],) = await self._ask(session, text)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(_AT_ONCE, len(texts))):
-                group.create_task(work())
+        await asyncio.gather(*(work() for _ in range(min(_AT_ONCE, len(texts)))))
         return counts
 
     async def _ask(self, session: aiohttp.ClientSession, text: str | list[str]) -> list[int]:
-        body = {"model": self._model, "prompt": text, "content": text, "add_special_tokens": False, "add_special": False}
+        body = {
+            "model": self._model,
+            "prompt": text,
+            "content": text,
+            "add_special_tokens": False,
+            "add_special": False,
+        }
         async with session.post(self._url, json=body, allow_redirects=False) as response:
             answer = await response.read()
             if response.status != 200:
@@ -98,7 +111,7 @@ def _counts(answer: Any) -> list[int]:
     told = answer.get("count") if isinstance(answer, dict) else None
     if told is None and isinstance(answer, dict) and isinstance(tokens := answer.get("tokens"), list):
         told = [len(one) for one in tokens] if tokens and all(isinstance(t, list) for t in tokens) else len(tokens)
-    counts = told if isinstance(told, list) else [told]
+    counts: list[Any] = told if isinstance(told, list) else [told]
     if not all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts):
         raise ValueError("an answer without a count")
     return counts

@@ -1,9 +1,9 @@
-"""How many tokens a text has: estimated, calibrated from the server's own counts, or known unit by unit.
+"""How many tokens a text has: estimated, calibrated by the server's own counts, or known unit by unit.
 
 Knows: server tokens = overhead (template) + the sizes of a text's units; how these are learned from counts. Must not
 know: servers, tokenizer files (counts come in), plans.
 Why: a prompt must have the asked length as the server counts it. A tokenizer counts every unit once, ahead of the run;
-where there is none, the server's `usage` tells after the fact how many tokens a character makes.
+where there is none, the server's `usage` tells after the fact by how much an estimate is off.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ Counting = Generator[list[str], list[int], "Counted"]
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Server tokens of a text of c characters: `overhead_tokens + tokens_per_char * c`."""
+    """Server tokens of a text of r rough tokens (`prompts.rough_tokens`): `overhead_tokens + scale * r`.
 
-    tokens_per_char: float
-    overhead_tokens: float = 0.0
+    The defaults are a first guess, replaced by what the warm-up shows.
+    """
+
+    scale: float = 1.0
+    overhead_tokens: float = 10.0
 
     def sizes(self, kind: str) -> Sizes:
-        """Sizes of the units of `kind`, in characters."""
-        return prompts.in_chars(kind)
+        """Sizes of the units of `kind`, in rough tokens."""
+        return prompts.rough_sizes(kind)
 
     def budget(self, tokens: int) -> int:
-        """The size in characters of a whole prompt of `tokens` server tokens (>= 1)."""
-        return max(1, round((tokens - self.overhead_tokens) / self.tokens_per_char))
+        """The rough tokens in a whole prompt of `tokens` server tokens (>= 1)."""
+        return max(1, round((tokens - self.overhead_tokens) / self.scale))
 
     def share(self, tokens: int) -> int:
-        """The size in characters of `tokens` tokens of text (>= 1)."""
-        return max(1, round(tokens / self.tokens_per_char))
+        """The rough tokens of `tokens` tokens of text (>= 1)."""
+        return max(1, round(tokens / self.scale))
 
     def through(self, observations: Sequence[tuple[int, int]]) -> Calibration:
-        """The same overhead, with the density that (characters, server tokens) near the wanted length really showed:
-        a straight line through two lengths is off where the density of the text changes with its length."""
-        chars = sum(c for c, _ in observations)
+        """The same overhead, with the scale that (rough tokens, server tokens) near the wanted length really showed: a
+        straight line through two lengths is off where the mixture of a text changes with its length."""
+        rough = sum(r for r, _ in observations)
         tokens = sum(t - self.overhead_tokens for _, t in observations)
-        return Calibration(tokens / chars, self.overhead_tokens) if chars > 0 and tokens > 0 else self
-
-    def tokens(self, chars: int) -> int:
-        """How many server tokens that many characters make."""
-        return round(self.overhead_tokens + self.tokens_per_char * chars)
+        return Calibration(tokens / rough, self.overhead_tokens) if rough > 0 and tokens > 0 else self
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,32 +95,22 @@ class Counted:
 
 Sizer = Calibration | Counted
 
-# Text tokens per character for each kind of prompt, over common vocabularies (32k to 256k entries): a first guess,
-# replaced by what the warm-up shows.
-DEFAULTS = {
-    "chat": Calibration(0.42, 10),
-    "summarize": Calibration(0.20, 10),
-    "story": Calibration(0.22, 10),
-    "swap": Calibration(0.22, 10),
-    "text": Calibration(0.25, 10),
-}
 
-
-def calibrate(observations: Sequence[tuple[int, int]], default: Calibration | None = None) -> Calibration:
-    """Learn from (characters sent, prompt tokens that the server counted) pairs.
+def calibrate(observations: Sequence[tuple[int, int]]) -> Calibration:
+    """Learn from (rough tokens sent, prompt tokens that the server counted) pairs.
 
     Least squares with an overhead where the lengths differ enough to tell it apart, else the mean ratio. Without an
-    observation `default` (or the estimate for plain text) is returned.
+    observation that makes sense it is the first guess.
     """
     if not observations:
-        return default or DEFAULTS["text"]
-    chars, tokens = (np.asarray(column, dtype=np.float64) for column in zip(*observations, strict=True))
-    plain = Calibration(float(tokens.sum() / max(chars.sum(), 1.0)))
-    if plain.tokens_per_char <= 0:
-        return default or DEFAULTS["text"]
-    if chars.max() < _SPREAD * chars.min():
+        return Calibration()
+    rough, tokens = (np.asarray(column, dtype=np.float64) for column in zip(*observations, strict=True))
+    plain = Calibration(float(tokens.sum() / max(rough.sum(), 1.0)), 0.0)
+    if plain.scale <= 0:
+        return Calibration()
+    if rough.max() < _SPREAD * rough.min():
         return plain
-    slope, overhead = (float(x) for x in np.polyfit(chars, tokens, 1))
+    slope, overhead = (float(x) for x in np.polyfit(rough, tokens, 1))
     if slope <= 0 or not 0 <= overhead <= min(_MAX_OVERHEAD, float(tokens.min())):
         return plain
     return Calibration(slope, overhead)

@@ -14,12 +14,13 @@ import numpy as np
 
 from loadgen.model import Message, PlannedRequest
 from loadgen.plan import prompts
-from loadgen.plan.tokens import DEFAULTS, Counted, Sizer
+from loadgen.plan.tokens import Calibration, Counted, Sizer
 from loadgen.plan.workload import Prefix, Text, TraceRow, Workload
 
 _SEEDS = (1 << 64) - 1
 _KEPT_BLOCKS = 4096  # texts of trace blocks and prefixes that a process keeps (2 KB each)
-_TRIES = 6  # of growing and shrinking a text whose units do not add up
+_TRIES = 8  # of growing and shrinking a text whose units do not add up
+_TAG_CHARS = 39
 TEXT, LENGTHS, ARRIVALS, ORDER, SHARED = range(5)  # what a generator is for
 
 
@@ -46,7 +47,7 @@ class Writer:
     ) -> None:
         self._mix, self._stage, self._seed = mix, stage, seed
         self._key, self._shared_key = key_of(nonce), key_of(f"{nonce}/{stage}")
-        self._sizers = [sizers.get(w.name, DEFAULTS[w.kind]) for w, _ in mix]
+        self._sizers = [sizers.get(w.name, Calibration()) for w, _ in mix]
         self._group_key = key_of(f"{seed}/{stage}/group")
         self._shared: OrderedDict[tuple[str, int, int], tuple[str, int]] = OrderedDict()
         self._seen: set[tuple[int, int]] = set()  # (workload, group) and (-1, block) of units so far
@@ -94,8 +95,8 @@ class Writer:
         return int.from_bytes(prompts.tag(self._group_key, number)) % prefix.groups
 
     def sent_before(self, number: int, drawn: Drawn) -> int | None:
-        """How many tokens at the start of unit `number` an earlier unit of the stage had, too; None: not known (texts of
-        one's own). To be asked once for every unit, in order."""
+        """How many tokens at the start of unit `number` an earlier unit of the stage had, too; None: not known (texts
+        of one's own). To be asked once for every unit, in order."""
         workload = self._mix[drawn.workload][0]
         if workload.texts is not None:
             return None
@@ -136,31 +137,25 @@ class Writer:
         rng: np.random.Generator,
         group: int | None,
     ) -> str:
-        """The text of one turn, `tokens` server tokens with its template; behind its group's prefix where it has one."""
+        """The text of one turn, `tokens` server tokens with its template; a group's begins with its prefix."""
         if drawn.row is not None and drawn.row.blocks:
             return self._chained(workload.kind, drawn.row, sizer)
         shared, has = "", 0
         if workload.prefix is not None and group is not None:
             size = sizer.share(min(workload.prefix.tokens, tokens))
             shared, has = self._shared_text(workload.kind, group, size, sizer)
-        label, sizes, wanted = prompts.tag(self._key, request_id), sizer.sizes(workload.kind), sizer.budget(tokens)
-        state = rng.bit_generator.state
-
-        def write(size: int) -> str:
-            rng.bit_generator.state = state  # every attempt writes the same text, longer or shorter
-            return shared + prompts.section(workload.kind, size - has, label, rng, sizes)[0]
-
+        label, wanted = prompts.tag(self._key, request_id), sizer.budget(tokens)
+        text = shared + prompts.section(workload.kind, wanted - has, label, rng, sizer.sizes(workload.kind))[0]
         check = sizer.check if isinstance(sizer, Counted) else None
-        return write(wanted) if check is None else _checked(write, wanted, check)
+        return text if check is None else _checked(text, wanted, len(shared) + _TAG_CHARS, check)
 
     def _chained(self, kind: str, row: TraceRow, sizer: Sizer) -> str:
         """A prompt of blocks: equal ids give equal texts, others differ from their first word on. The last block,
         which is seldom full, begins like the full one."""
         rest = sizer.budget(row.prompt_tokens - (len(row.blocks) - 1) * row.block_tokens)
         sizes = [sizer.share(row.block_tokens)] * (len(row.blocks) - 1) + [rest]
-        return "".join(
-            self._shared_text(kind, block, size, sizer)[0] for block, size in zip(row.blocks, sizes, strict=True)
-        )
+        texts = [self._shared_text(kind, *pair, sizer)[0] for pair in zip(row.blocks, sizes, strict=True)]
+        return "".join(texts)
 
     def _shared_text(self, kind: str, number: int, size: int, sizer: Sizer) -> tuple[str, int]:
         """A section that depends on the run, the stage, `number` and its size only; and the size that it has."""
@@ -168,23 +163,28 @@ class Writer:
         if (known := self._shared.get(key)) is None:
             rng = generator(self._seed, self._stage, SHARED, number)
             label = prompts.tag(self._shared_key, number)
-            known = self._shared[key] = prompts.section(kind, size, label, rng, sizer.sizes(kind))
+            known = self._shared[key] = prompts.section(kind, size, label, rng, sizer.sizes(kind), whole=False)
             if len(self._shared) > _KEPT_BLOCKS:
                 self._shared.popitem(last=False)
         return known
 
 
-def _checked(write: Callable[[int], str], wanted: int, check: Callable[[str], int]) -> str:
-    """The text that comes closest to `wanted` tokens by `check`, grown and shrunk by what it misses."""
-    size, best, least = wanted, "", wanted + 1
+def _checked(text: str, wanted: int, least: int, check: Callable[[str], int]) -> str:
+    """The text, its end grown or shrunk word by word until it has `wanted` tokens by `check`, or what comes closest;
+    its first `least` characters stay."""
+    best, miss = text, None
     for _ in range(_TRIES):
-        text = write(size)
         off = wanted - check(text)
-        if abs(off) < least or not best:
-            best, least = text, abs(off)
+        if miss is None or abs(off) < miss:
+            best, miss = text, abs(off)
         if off == 0:
             break
-        size += off
+        body = text.rstrip("\n") + " a" * max(off, 0)
+        for _ in range(-off):
+            if (end := body.rfind(" ")) < least:
+                break
+            body = body[:end]
+        text = body + "\n"
     return best
 
 

@@ -27,3 +27,10 @@ def planned(spec: StageSpec, count: int | None = None, **more: Any) -> list[Plan
 
 def prompt(request: PlannedRequest) -> str:
     return request.messages[0].content
+
+
+def common(texts: list[str]) -> str:
+    """What all of them begin with, up to the end of a line."""
+    first, last = min(texts), max(texts)
+    size = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[: first.rfind("\n", 0, size) + 1]

@@ -20,6 +20,7 @@ from loadgen.store.runfile import open_run
 from tests import llama
 
 pytestmark = pytest.mark.llama
+_HEAD = Path(__file__).parents[2].parent / "shared" / "traces" / "mooncake_conversation_head1000.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,7 @@ def _run(endpoint: str, folder: Path, spec: str, *flags: str) -> Requests:
     return requests
 
 
-@pytest.mark.parametrize("kind", ["chat", "story"])
-@pytest.mark.parametrize("tokens", [64, 300, 1_500])
+@pytest.mark.parametrize(("kind", "tokens"), [("chat", 64), ("story", 300), ("chat", 1_500)])
 def test_prompts_have_the_asked_number_of_tokens_by_calibration_alone(
     endpoint: str, tmp_path: Path, kind: str, tokens: int
 ) -> None:
@@ -54,10 +54,26 @@ def test_prompts_have_the_asked_number_of_tokens_by_calibration_alone(
         endpoint,
         tmp_path,
         f"workload: [{{name: w, kind: {kind}, prompt_tokens: {tokens}, output_tokens: 8}}]\n"
-        "concurrency: 1\nrequests: 30\nwarmup: 24\n",
+        "concurrency: 1\nrequests: 24\nwarmup: 24\ntokenizer: 'off'\n",
     )
     assert requests.prompt_tokens.mean() == pytest.approx(tokens, rel=0.02, abs=2)
-    assert np.abs(requests.prompt_tokens - tokens).max() < 0.2 * tokens
+    assert np.abs(requests.prompt_tokens - tokens).max() < 0.15 * tokens
+    assert open_run(tmp_path / "run")[0].endpoint["prompts"]["w"]["counted_by"] == "usage"
+
+
+def test_prompts_have_the_asked_number_within_a_token_by_its_tokenize(endpoint: str, tmp_path: Path) -> None:
+    requests = _run(
+        endpoint,
+        tmp_path,
+        "workload:\n"
+        "- {name: a, kind: chat, prompt_tokens: uniform:64..1500, output_tokens: 8}\n"
+        "- {name: b, kind: summarize, prompt_tokens: uniform:64..1500, output_tokens: 8}\n"
+        "- {name: c, kind: story, prompt_tokens: 64, output_tokens: 8}\n"
+        "mix: [1, 1, 1]\nconcurrency: 1\nrequests: 24\nwarmup: 2\n",
+    )
+    assert np.abs(requests.prompt_tokens - requests.prompt_tokens_requested).max() <= 1
+    told = open_run(tmp_path / "run")[0].endpoint["prompts"]
+    assert told == {w: {"counted_by": "server", "template_tokens": 11, "off_tokens": 0} for w in "abc"}
 
 
 def test_with_its_tokenizer_every_prompt_has_the_asked_number_within_a_token(endpoint: str, tmp_path: Path) -> None:
@@ -83,9 +99,12 @@ def test_a_shared_prefix_is_found_in_the_cache_and_unique_prompts_are_not(endpoi
     for folder in folders:
         folder.mkdir()
     unique = _run(endpoint, folders[0], text % "")
-    assert unique.cached_tokens.max() < 16  # the template's own head, and a first character met by chance
+    assert unique.cached_tokens.max() < 16  # the template's own head, and a first word met by chance
+    assert (unique.repeated_tokens == 0).all()
     shared = _run(endpoint, folders[1], text % ", shared_prefix_tokens: 400")
-    assert shared.cached_tokens[1:] == pytest.approx(400, rel=0.1)  # the first one fills the cache
+    assert shared.cached_tokens[1:] == pytest.approx(400, abs=16)  # the first one fills the cache
+    assert shared.repeated_tokens.tolist() == [0] + 9 * [400]
+    assert shared.server["cache_n"].tolist() == shared.cached_tokens.tolist()
 
 
 def test_a_conversation_of_five_turns_grows_by_the_servers_own_answers(endpoint: str, tmp_path: Path) -> None:
@@ -111,7 +130,25 @@ def test_blocks_of_a_trace_are_found_in_the_cache(endpoint: str, tmp_path: Path)
         for i, ids in enumerate([[0, 1, 2, 3, 4], [0, 1, 2, 3, 5], [0, 1, 6, 7, 8], [9, 10, 11]])
     ]
     (tmp_path / "t.jsonl").write_text("\n".join(rows))
-    requests = _run(endpoint, tmp_path, "trace: t.jsonl\ntrace_block: 64\nmax_concurrency: 1\nwarmup: 12\n")
-    assert requests.cached_tokens[1:3] == pytest.approx([256, 128], rel=0.15)
+    requests = _run(endpoint, tmp_path, "trace: t.jsonl\ntrace_block: 64\nmax_concurrency: 1\nwarmup: 2\n")
+    assert requests.cached_tokens[1:3] == pytest.approx([256, 128], abs=16)
+    assert requests.repeated_tokens.tolist() == [0, 256, 128, 0]
     assert requests.cached_tokens[3] < 16
-    assert requests.prompt_tokens == pytest.approx([310, 310, 310, 182], rel=0.1)
+    assert requests.prompt_tokens == pytest.approx([310, 310, 310, 182], abs=1)
+
+
+@pytest.mark.skipif(not _HEAD.is_file(), reason="the heads of real traces are not here")
+def test_the_head_of_mooncakes_trace_is_replayed(endpoint: str, tmp_path: Path) -> None:
+    """Its requests that fit into the context, at once; the blocks that it says are found in the cache."""
+    requests = _run(
+        endpoint,
+        tmp_path,
+        f"trace: {_HEAD}\ntrace_context: {llama.CONTEXT - 64}\ntrace_speed: 1000\nmax_concurrency: 1\n"
+        "requests: 12\nwarmup: 2\n",
+    )
+    assert len(requests) == 12
+    assert np.abs(requests.prompt_tokens - requests.prompt_tokens_requested).max() <= 2
+    known = requests.repeated_tokens > 0
+    assert known.any()
+    assert (requests.cached_tokens[known] >= requests.repeated_tokens[known]).all()
+    assert requests.cached_tokens[~known].max() < 16

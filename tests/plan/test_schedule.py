@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import pickle
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,13 +16,24 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.model import Load, Message
 from loadgen.plan.lengths import parse_length, table
+from loadgen.plan.prompts import rough_tokens
 from loadgen.plan.schedule import StageSpec, parse_sweep, plan_stage, plan_warm_up
-from loadgen.plan.tokens import Calibration, Exact
+from loadgen.plan.tokens import Calibration, Counted, counted
 from loadgen.plan.workload import Prefix, Text, TraceRow, Turns
-from tests.plan.made import planned, prompt, stage, workload
+from tests.plan.made import common, planned, prompt, stage, workload
 
 _RATE = Load("rate", 20.0, "gamma:2")
+_TAG = 39  # characters of a tag
+_EXACT = Calibration(1.0, 0.0)  # tokens as `rough_tokens` counts them
 _TALK = Turns(parse_length("uniform:1..5"), parse_length("30"), parse_length("uniform:500..1500"))
+
+
+def _words(text: str) -> int:
+    return len(re.findall(r"\S+|\n+", text))
+
+
+def _table(kind: str, count: Callable[[str], int]) -> Counted:
+    return counted(kind, lambda texts: [count(text) for text in texts], count)
 
 
 def _kinds() -> list[StageSpec]:
@@ -67,24 +79,27 @@ def test_a_worker_does_not_write_the_texts_of_others(monkeypatch: pytest.MonkeyP
     from loadgen.plan import prompts
 
     written = []
-    monkeypatch.setattr(prompts, "write", lambda kind, chars, tag, rng: written.append(tag) or tag)
+    monkeypatch.setattr(prompts, "section", lambda *given: (written.append(given) or "", 0))
     planned(stage(requests=1_000), part=(3, 10))
     assert len(written) == 100
 
 
 def test_no_two_of_100_000_prompts_share_their_beginning() -> None:
-    """Over two stages and two runs: the first 16 characters, fewer tokens than any cache's block."""
+    """Over two stages, two runs and two workers: the tag, of fewer tokens than any cache's block has."""
     spec = stage(workload(prompt="8"))
-    runs = [planned(replace(spec, stage=s), 25_000, nonce=n, first_id=s << 32) for s in (0, 1) for n in ("aa", "ab")]
-    heads = {prompt(request)[:16] for run in runs for request in run}
+    parts = itertools.product((0, 1), ("aa", "ab"), (0, 1))
+    runs = [
+        planned(replace(spec, stage=s), 12_500, nonce=n, first_id=s << 32, part=(worker, 2)) for s, n, worker in parts
+    ]
+    heads = {prompt(request)[:_TAG] for run in runs for request in run}
     assert len(heads) == 100_000
 
 
 def test_only_the_tag_depends_on_the_nonce() -> None:
     one, other = (planned(stage(workload("chat", "300"), requests=5), nonce=n) for n in ("a", "b"))
     for a, b in zip(one, other, strict=True):
-        assert prompt(a)[:16] != prompt(b)[:16]
-        assert prompt(a)[16:] == prompt(b)[16:]
+        assert prompt(a)[:_TAG] != prompt(b)[:_TAG]
+        assert prompt(a)[_TAG:] == prompt(b)[_TAG:]
 
 
 def test_seed_and_stage_change_texts_lengths_and_times() -> None:
@@ -93,7 +108,7 @@ def test_seed_and_stage_change_texts_lengths_and_times() -> None:
     for other in (planned(spec, 20, seed=2), planned(replace(spec, stage=1), 20)):
         assert [r.prompt_tokens for r in base] != [r.prompt_tokens for r in other]
         assert [r.offset_ns for r in base] != [r.offset_ns for r in other]
-        assert prompt(base[0])[16:60] != prompt(other[0])[16:60] or prompt(base[1])[16:60] != prompt(other[1])[16:60]
+        assert any(prompt(a)[_TAG:] != prompt(b)[_TAG:] for a, b in zip(base[:3], other, strict=False))
     assert planned(spec, 20, seed=-7) == planned(spec, 20, seed=-7)
 
 
@@ -120,24 +135,49 @@ def test_columns_of_one_file_are_drawn_together_and_correlation_ties_lengths() -
 
 def test_sizers_decide_the_size_of_texts() -> None:
     spec = stage(workload("summarize", "500"), requests=20)
-    for request in planned(spec, sizer={"summarize": Calibration(0.25, 40)}):
-        assert len(prompt(request)) == pytest.approx(1_840, abs=20)
-    exact = Exact(lambda text: len(text.split()), overhead_tokens=5)
-    assert {len(prompt(r).split()) for r in planned(spec, sizer={"summarize": exact})} == {495}
+    assert {rough_tokens(prompt(r)) for r in planned(spec, sizer={"summarize": Calibration(2.0, 40)})} == {230}
+    table = replace(_table("summarize", _words), overhead_tokens=5)
+    assert {_words(prompt(r)) for r in planned(spec, sizer={"summarize": table})} <= {494, 495}
+
+
+def test_texts_whose_units_do_not_add_up_are_counted_whole_and_corrected() -> None:
+    """A tokenizer that joins over blanks: so many characters make a token."""
+
+    def count(text: str) -> int:
+        return -(-len(text) // 5)
+
+    table = _table("chat", count)
+    assert table.check is not None
+    for request in planned(stage(workload("chat", "uniform:60..900")), 30, sizer={"chat": table}):
+        assert abs(count(prompt(request)) - request.prompt_tokens) <= 1
 
 
 def test_groups_share_exactly_their_prefix() -> None:
-    """300 of 400 tokens at 0.25 tokens a character: 1,200 characters and a blank line, then the tag."""
+    """A section of 300 tokens for each of four groups, then one of 100 of its own, from its tag on."""
     spec = stage(workload("summarize", "400", prefix=Prefix(300, 4)), requests=80)
-    requests = planned(spec, sizer={"summarize": Calibration(0.25, 0)})
-    heads = Counter(prompt(r)[:1_202] for r in requests)
-    assert len(heads) == 4
-    assert min(heads.values()) > 8
-    assert len({head[:16] for head in heads}) == 4
-    assert len({prompt(r)[1_202:1_218] for r in requests}) == 80
-    assert all(abs(len(prompt(r)) - 1_600) < 20 for r in requests)
+    requests = planned(spec, sizer={"summarize": _EXACT})
+    groups = Counter(prompt(r)[:_TAG] for r in requests)
+    ends = {tag: common([prompt(r) for r in requests if prompt(r).startswith(tag)]) for tag in groups}
+    assert len(ends) == 4
+    assert {rough_tokens(head) for head in ends.values()} == {300}
+    assert min(groups.values()) > 8
+    assert len({prompt(r)[len(ends[prompt(r)[:_TAG]]) :][:_TAG] for r in requests}) == 80
+    assert {rough_tokens(prompt(r)) for r in requests} == {400}
     again = planned(replace(spec, stage=1))
-    assert not {prompt(r)[:16] for r in again} & {head[:16] for head in heads}
+    assert not {prompt(r)[:_TAG] for r in again} & set(ends)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_what_was_sent_before_is_known_to_every_worker(workers: int) -> None:
+    spec = stage(workload("summarize", "400", prefix=Prefix(300, 4)), requests=80)
+    parts = [planned(spec, part=(index, workers)) for index in range(workers)]
+    requests = sorted(itertools.chain(*parts), key=lambda r: r.request_id)
+    seen: set[str] = set()
+    for request in requests:
+        assert request.repeated_tokens == (300 if prompt(request)[:_TAG] in seen else 0)
+        seen.add(prompt(request)[:_TAG])
+    assert {r.repeated_tokens for r in planned(stage(workload(turns=_TALK), requests=20)) if r.turn} == {None}
+    assert {r.repeated_tokens for r in planned(stage(workload("text", texts=_Texts(2)), requests=5))} == {None}
 
 
 def test_conversations_have_turns_with_waits_and_one_due_time() -> None:
@@ -173,20 +213,21 @@ class _Texts:
 
 def test_a_trace_gives_times_lengths_and_exactly_the_prefixes_of_its_blocks() -> None:
     spec = replace(stage(load=Load("trace", 1.0, "trace")), trace=_Rows(((0, 1, 2), (0, 1, 3), (0, 4), (5, 6), (0, 1))))
-    requests = planned(spec, sizer={"story": Calibration(0.25, 0)})
+    requests = planned(spec, sizer={"story": _EXACT})
     assert [r.offset_ns for r in requests] == [0, 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6]
     assert [r.prompt_tokens for r in requests] == [172, 172, 108, 108, 108]
     texts = [prompt(r) for r in requests]
-    assert [len(t) for t in texts] == [688, 688, 432, 432, 432]
+    assert [rough_tokens(t) for t in texts] == [172, 172, 108, 108, 108]
+    assert [r.repeated_tokens for r in requests] == [0, 128, 64, 0, 64]
 
     def shared(a: int, b: int) -> int:
-        return next(i for i, (x, y) in enumerate(zip(texts[a], texts[b], strict=False)) if x != y)
+        return rough_tokens(common([texts[a], texts[b]]))
 
-    assert 512 <= shared(0, 1) < 516  # two blocks of 64 tokens at 4 characters, then another text at once
-    assert 256 <= shared(0, 2) < 260
-    assert shared(0, 3) < 4
-    assert texts[0].startswith(texts[4])
-    assert planned(spec, part=(1, 2), sizer={"story": Calibration(0.25, 0)}) == requests[1::2]
+    assert shared(0, 1) == 128  # two blocks of 64 tokens, then another text at once
+    assert shared(0, 2) == 64
+    assert texts[0][:4] != texts[3][:4]
+    assert shared(0, 4) == 64 + 9  # the block that is not full begins like the full one
+    assert planned(spec, part=(1, 2), sizer={"story": _EXACT}) == requests[1::2]
 
 
 def test_own_texts_are_each_used_once_before_any_comes_again() -> None:

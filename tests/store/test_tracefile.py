@@ -13,10 +13,12 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.model import Load
 from loadgen.plan.lengths import fixed
+from loadgen.plan.prompts import rough_tokens
 from loadgen.plan.schedule import StageSpec, plan_stage
 from loadgen.plan.tokens import Calibration
 from loadgen.plan.workload import Workload
 from loadgen.store.tracefile import TraceFile
+from tests.plan.made import common
 
 _HEADS = Path(__file__).parents[2].parent / "shared" / "traces"
 _real = pytest.mark.skipif(not _HEADS.is_dir(), reason="the heads of real traces are not here")
@@ -200,26 +202,20 @@ def test_real_heads(name: str, rows: int, first: tuple[int, int, int] | None) ->
 
 @_real
 def test_prompts_of_a_mooncake_head_share_exactly_the_blocks_that_it_says() -> None:
-    density = 0.5
     trace = TraceFile(str(_HEADS / "mooncake_conversation_head1000.jsonl"), limit=60, context_limit=20_000)
     workload = Workload("m", "chat", fixed(1), fixed(1))
     spec = StageSpec(0, "m", ((workload, 1.0),), Load("trace", 1.0, "trace"), trace=trace)
-    plan = list(plan_stage(spec, seed=0, nonce="x", first_id=0, sizer={"m": Calibration(density)}))
+    plan = list(plan_stage(spec, seed=0, nonce="x", first_id=0, sizer={"m": Calibration(1.0, 0.0)}))
     rows = list(trace.rows())
     for (a, x), (b, y) in _pairs(list(zip(rows, plan, strict=True))):
         blocks = sum(
             1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a.blocks, b.blocks, strict=False))
         )
-        chars = len(_common(x.messages[0].content, y.messages[0].content))
         if blocks < min(len(a.blocks), len(b.blocks)):
-            assert 1024 * blocks <= chars < 1024 * blocks + 8
-    assert all(abs(density * len(p.messages[0].content) - p.prompt_tokens) <= 8 for p in plan)
+            both = common([x.messages[0].content, y.messages[0].content])
+            assert rough_tokens(both) == 512 * blocks
+    assert all(abs(rough_tokens(p.messages[0].content) - p.prompt_tokens) <= 13 for p in plan)
 
 
 def _pairs(items: list[tuple[object, object]]) -> Iterator[tuple[tuple, tuple]]:  # type: ignore[type-arg]
     return itertools.islice(itertools.combinations(items, 2), 0, 1_000, 7)
-
-
-def _common(a: str, b: str) -> str:
-    size = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-    return a[:size]
