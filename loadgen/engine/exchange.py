@@ -168,6 +168,9 @@ class HttpExchange:
         transport.pause_reading()
         self.watch = Watch(self.sock, self._on_data, self._on_error)
         self.owner.selector.watch(self.watch)
+        # Many heads may have come in one turn of the loop, each a fraction of a millisecond of aiohttp's work; what
+        # arrives on the other streams meanwhile does not wait for the last of them.
+        self.owner.selector.drain()
 
     def _on_data(self, data: bytes) -> bool:
         """Fast lane. True wakes asyncio: only when the end may have come, so that aiohttp looks at it."""
