@@ -21,6 +21,8 @@ from loadgen.model import Exchange, RunInfo, Sink
 if TYPE_CHECKING:
     from loadgen.analysis.server import Scrape
     from loadgen.analysis.summary import StageSummary, Summary
+    from loadgen.cli.progress import Progress
+    from loadgen.engine.runner import Live
     from loadgen.engine.session import Settings
     from loadgen.plan.schedule import StageSpec
     from loadgen.store.runfile import RunWriter
@@ -35,12 +37,12 @@ def measure(
     notes: dict[str, str],
     roofline: dict[str, Any],
     slo: Sequence[str] = (),
+    prometheus_port: int | None = None,
 ) -> tuple[Path, RunInfo, bool]:
     """Run and write; returns the run's folder, its info, and whether it was interrupted.
 
     The folder appears only once the endpoint has answered: an unusable endpoint leaves nothing behind.
     """
-    from loadgen.cli.progress import Progress
     from loadgen.engine.host import host_facts, public_command, versions
     from loadgen.engine.session import run_session
     from loadgen.store.runfile import SCHEMA, unique_run_path
@@ -62,8 +64,9 @@ def measure(
     wanted = output if output is not None else Path("runs") / now.strftime("%Y%m%d-%H%M%S")
     unique_run_path(wanted)  # a folder that cannot be made is told before anything is sent
     sink = _LateSink(wanted)
+    watch, close_page = _watched(info, prometheus_port)
     try:
-        interrupted = run_session(settings, stages, info, sink, say=_say, observe=Progress)
+        interrupted = run_session(settings, stages, info, sink, say=_say, observe=watch)
     except LoadgenError as bad:
         info.error = str(bad)
         sink.close(info, "failed")
@@ -71,10 +74,34 @@ def measure(
     except BaseException:
         sink.close(info, "failed")
         raise
+    finally:
+        close_page()
     if interrupted and not sink.opened:
         raise click.exceptions.Abort  # stopped before the endpoint had answered: there is nothing to keep
     path = sink.close(info, "interrupted" if interrupted else "complete")
     return path, info, interrupted
+
+
+def _watched(info: RunInfo, port: int | None) -> tuple[Callable[[Live], Progress], Callable[[], None]]:
+    """Who watches the run: the progress line and, with a port, a page of live metrics; and what closes that page."""
+    from loadgen.cli.progress import Progress
+
+    if port is None:
+        return Progress, lambda: None
+    from loadgen.analysis.tally import Tally
+    from loadgen.engine.livepage import LivePage, serve
+    from loadgen.engine.runner import Live
+
+    page = LivePage(Live(), lambda: (str(info.endpoint.get("dialect", "")), str(info.endpoint.get("model", ""))))
+    close = serve(page, port)
+    _say(f"live metrics at http://127.0.0.1:{port}/metrics")
+
+    def watch(live: Live) -> Progress:
+        page.live = live
+        live.tally = Tally()
+        return Progress(live)
+
+    return watch, close
 
 
 def _say(line: str) -> None:

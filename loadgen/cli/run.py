@@ -30,6 +30,7 @@ from loadgen.errors import EndpointError
 @click.option("--weights", help="Type of the weights, in place of the data type's.")
 @click.option("--compute", help="Type of the matrix products, in place of the data type's.")
 @click.option("--kv", help="Type of the KV cache, in place of the data type's.")
+@click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve the client's own live metrics meanwhile.")
 @click.option("--no-report", is_flag=True, help="Write the run, but no HTML report and no summary.")
 @click.option("-o", "--output", type=click.Path(), help="Folder of the run.  [default: runs/TIME]")
 @click.option("--dump-spec", is_flag=True, help="Print these flags as a SPEC.yaml, and send nothing.")
@@ -59,6 +60,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         notes=dict(values.read_note(text) for text in given["note"]),
         roofline={key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
         slo=given["slo"],
+        prometheus_port=given["prometheus_port"],
     )
     return finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
 

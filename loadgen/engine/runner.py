@@ -14,6 +14,7 @@ from typing import Protocol
 
 import msgspec
 
+from loadgen.analysis.tally import Tally
 from loadgen.engine.stage import Slice, Stage
 from loadgen.model import Capture, Clock, Exchange, Features, Message, PlannedRequest, Sink, StageInfo
 from loadgen.wire.dialects import DIALECTS
@@ -53,6 +54,7 @@ class Live:
     failed: int = 0
     in_flight: int = 0
     recent: deque[Exchange] = field(default_factory=lambda: deque(maxlen=100))
+    tally: Tally | None = None  # kept where somebody may look while the run goes on
 
 
 class Runner:

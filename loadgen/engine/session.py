@@ -11,9 +11,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 from loadgen.analysis.server import Scrape
 from loadgen.engine import provenance
@@ -85,9 +87,15 @@ class RunSink(Protocol):
 
 
 class Observer(Protocol):
-    """Who watches a run (the progress line)."""
+    """Who watches a run (the progress line), from the first stage to the end."""
 
     def stage(self, info: StageInfo | None) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -121,7 +129,7 @@ class Session:
         note = ensure_capacity(max((_connections(spec) for spec in stages), default=1))
         if note:
             self.say(note)
-        async with self._transport() as transport:
+        async with self._transport() as transport, AsyncExitStack() as watching:
             probed = await self._probe(transport)
             runner = Runner(
                 self.clock,
@@ -132,7 +140,8 @@ class Session:
                 keep_text=settings.keep_text,
                 count_tokens=settings.tokenizer,
             )
-            self._observer = self.observe(runner.live) if self.observe is not None else None
+            if self.observe is not None:
+                self._observer = await watching.enter_async_context(self.observe(runner.live))
             if probed.context_limit is not None and settings.budget_ns is None:
                 for line in dict.fromkeys(too_long(spec, probed.context_limit) for spec in stages):
                     if line:
@@ -313,6 +322,7 @@ class Session:
                 settings.tokenizer,
                 self._reuse,
                 self.sink.parts(),
+                runner.live.tally is not None,
             )
             for index in range(settings.workers)
         ]

@@ -339,6 +339,8 @@ class Stage:
         runner.live.finished += 1
         runner.live.failed += exchange.outcome == "failed"
         runner.live.recent.append(exchange)
+        if runner.live.tally is not None:
+            runner.live.tally.add(exchange)
         runner.sink.write(exchange)
         runner.on_exchange(exchange)
 

@@ -23,6 +23,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from loadgen.analysis.tally import Tally, merged
 from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets
@@ -55,6 +56,7 @@ class Seat:
     count_tokens: Callable[[str], int] | None
     reuse: bool  # of connections
     make_sink: Callable[[int], Sink]
+    tally: bool = False  # somebody looks while the run goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,8 @@ class Crew:
         self._live.finished = sum(x.finished for x in lives)
         self._live.failed = sum(x.failed for x in lives)
         self._live.in_flight = sum(x.in_flight for x in lives)
+        if self._live.tally is not None:
+            self._live.tally = merged(x.tally for x in lives if x.tally is not None)
         self._live.recent.extend(e for x in lives for e in list(x.recent)[-20:])
 
     # -- small parts --------------------------------------------------------------------------------------------
@@ -288,6 +292,7 @@ class _Seated:
                 count_tokens=seat.count_tokens,
                 worker=seat.part.index,
             )
+            self._runner.live.tally = Tally() if seat.tally else None
             while (order := await self._orders.get())[0] != "quit":
                 await self._stage(self._runner, transport, order[1])
 
