@@ -54,7 +54,11 @@ class WallOffset:
         self.measure()
 
     def measure(self) -> None:
-        """Take five readings and keep the one with the narrowest window."""
+        """Take five readings and keep the one with the narrowest window.
+
+        A reading that agrees with the offset in use within its own window changes nothing: on a busy machine windows
+        are wide, and an offset that followed them would put later bytes before earlier ones.
+        """
         best_width, best = 1 << 62, 0
         for _ in range(5):
             before = time.monotonic_ns()
@@ -65,7 +69,8 @@ class WallOffset:
         moved = abs(best - self.offset_ns)
         if self.resyncs and moved > 1_000_000:
             self.steps += 1
-        self.offset_ns = best
+        if not self.resyncs or moved > best_width:
+            self.offset_ns = best
         self.error_ns = best_width // 2 if not self.resyncs else max(self.error_ns, best_width // 2)
         self.resyncs += 1
         self.due_ns = time.monotonic_ns() + _RESYNC_NS
