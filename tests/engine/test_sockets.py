@@ -280,8 +280,8 @@ def test_a_watched_socket_gets_every_byte_and_wakes_asyncio_only_when_asked(
         peer.sendall(b"end")
 
     sender = threading.Thread(target=send)
-    sender.start()
     begun = time.monotonic()
+    sender.start()
     selector.select(None)  # returns for nothing but the end
     sender.join(5)
     assert time.monotonic() - begun >= 0.05
