@@ -15,7 +15,8 @@ from loadgen.analysis.compare_sides import Side, side_of_cells, side_of_run
 from loadgen.analysis.compare_stats import BETWEEN_RUNS
 from loadgen.errors import UsageError
 from loadgen.report import comparison_text, figures
-from loadgen.report.comparison import Comparison, to_json, view
+from loadgen.report.comparison import Comparison, view
+from loadgen.report.comparison_json import to_json
 from loadgen.report.render import environment, load, page
 from loadgen.store.inputs import read_cells
 from loadgen.store.runfile import is_run

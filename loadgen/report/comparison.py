@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from loadgen.analysis.compare import Compared, Pair, Verdict, Versus
@@ -92,17 +92,12 @@ def sentence(one: Versus) -> str:
         changed = [(pair, row) for pair, row in rows if row.verdict == verdict]
         if changed:
             pair, row = max(changed, key=lambda both: _size(both[1]))
-            text += (
-                f" Most {verdict}: {label(row.metric, row.stat)} of {pair.name}, {change(row.change, row.is_share)}."
-            )
+            figure = f"{label(row.metric, row.stat)} of {pair.name}, {change(row.change, row.is_share)}"
+            text += f" Most {_FOR[verdict]}: {figure}."
     return text
 
 
 _FOR = {"worse": "for the worse", "better": "for the better"}
-
-
-def _told(row: Compared) -> str:
-    return change(row.change, row.is_share)
 
 
 def _size(row: Compared) -> float:
@@ -356,61 +351,3 @@ def _unmatched(of: Comparison) -> list[dict[str, str]]:
 
 def _shown(of: Comparison) -> set[str]:
     return {row.metric for one in of.versus for pair in one.pairs for row in pair.rows}
-
-
-# -- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def to_json(of: Comparison) -> dict[str, Any]:
-    """`compare --format json`: plain values, null for n/a."""
-    return {
-        "baseline": of.sides[0].name,
-        "runs": [_json_run(side, price) for side, price in zip(of.sides, of.prices, strict=True)],
-        "between_runs": of.between,
-        "comparisons": [_json_versus(of, i, one) for i, one in enumerate(of.versus)],
-        "fail_on": [_plain(asdict(one)) for one in of.decisions],
-    }
-
-
-def _json_run(side: Side, price: float | None) -> dict[str, Any]:
-    info = None if side.summary is None else side.summary.info
-    return {
-        "name": side.name,
-        "run_id": None if info is None else info.run_id,
-        "model": None if info is None else info.endpoint.get("model"),
-        "engine": None if info is None else info.endpoint.get("engine"),
-        "status": None if info is None else info.status,
-        "trust": None if side.summary is None else side.summary.verdict,
-        "gpus": gpus_of(side),
-        "price_per_gpu_hour": price,
-    }
-
-
-def _json_versus(of: Comparison, i: int, one: Versus) -> dict[str, Any]:
-    gpus = gpus_of(one.base), gpus_of(one.other)
-    return {
-        "run": one.other.name,
-        "likeness": one.likeness,
-        "verdicts": one.verdicts,
-        "conditions": [asdict(condition) for condition in one.all_conditions],
-        "cells": [
-            {
-                "cell": pair.name,
-                "workload": pair.base.workload or pair.other.workload,
-                "load": {"kind": pair.base.load.kind, "value": pair.base.load.value},
-                "same_requests": pair.paired,
-                "metrics": [_plain(asdict(row)) for row in pair.rows],
-                "cost": {
-                    "baseline": asdict(cost(pair.base, gpus[0], of.prices[0])),
-                    "run": asdict(cost(pair.other, gpus[1], of.prices[i + 1])),
-                },
-            }
-            for pair in one.pairs
-        ],
-        "only_baseline": [cell.name for cell in one.only_base],
-        "only_run": [cell.name for cell in one.only_other],
-    }
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in fields.items()}
