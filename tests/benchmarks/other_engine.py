@@ -1,4 +1,4 @@
-"""A serving engine of its own for judging explanations: it shares no code with `loadgen.roofline` and knows other effects.
+"""A serving engine for judging explanations: it shares no code with `loadgen.roofline` and has effects of its own.
 
 What the fitted model lacks, and this engine has: matrix products that reach their rate only with many tokens, decode
 batches padded to captured sizes, host work half hidden behind the GPU, KV reads in whole blocks, attention that waits
