@@ -76,7 +76,7 @@ def _headline(fit: Json) -> str:
         bound, n = named.most_common(1)[0]
         text = f"{phase} is bound by {_bound(bound)} in {n} of {len(limits)} cells"
         far = [of["distance_to_roof"] for of in limits if of["bound"] == bound and of["distance_to_roof"] is not None]
-        told.append(f"{text} ({times(median(far))} the roof's time in the middle)" if far else text)
+        told.append(f"{text} (median: {times(median(far))} the roof's time)" if far else text)
     text = "; ".join(told)
     return f"{text[:1].upper()}{text[1:]}." if text else "Nothing was fitted."
 
@@ -221,7 +221,10 @@ def _remedies(remedies: Sequence[Json], several: bool) -> list[dict[str, Any]]:
                 "change": "; ".join(_change(name, step) for name, step in of["change"].items()),
             }
         )
-    return [{"phase": phase, "cell": cell, "rows": rows} for (phase, cell), rows in blocks.items()]
+    return [
+        {"phase": phase, "cell": cell, "rows": rows, "changes": [(row["text"], row["change"]) for row in rows]}
+        for (phase, cell), rows in blocks.items()
+    ]
 
 
 def _change(name: str, step: Json) -> str:
