@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from loadgen.roofline.fit import fit
 
 from loadgen.roofline import catalog
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit import fit
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.precision import Dtypes
 from loadgen.roofline.remedies import Remedy, find_remedies

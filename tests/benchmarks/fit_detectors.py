@@ -1,0 +1,56 @@
+"""Does each misfit detector fire on its own cause, and on no clean run?
+
+    python -m tests.benchmarks.fit_detectors [--seeds 20] [--only NAME]
+
+For each disturbance of `tests.roofline.disturbances` cells are measured in its world with 2 % noise, fitted by the real
+estimator, and judged. Printed: in how many of the seeds the finding that must name it is there, and which other
+findings are. The first row is the undisturbed world: any finding there is a false alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadgen.roofline.causes import find_causes
+from loadgen.roofline.fit import fit
+from loadgen.roofline.misfit import find_misfits
+from tests.benchmarks.harness import machine, table
+from tests.roofline.disturbances import DISTURBANCES
+from tests.roofline.fits import World, cells
+
+
+def codes(world: World, seed: int) -> Counter[str]:
+    """The findings of one fit; the estimator's own are among them."""
+    found = fit(cells(world, seed), holdout="none", rng=np.random.default_rng(seed))
+    return Counter({finding.code: 1 for finding in find_misfits(found, find_causes(found))})
+
+
+def rows(seeds: int, only: str) -> Iterator[tuple[str, ...]]:
+    """A row for the clean world, and one for each disturbance whose name holds `only`."""
+    every = [("none", "", World()), *((of.name, of.code, of.world) for of in DISTURBANCES)]
+    for name, code, world in every:
+        if only not in name:
+            continue
+        seen: Counter[str] = Counter()
+        for seed in range(seeds):
+            seen += codes(world, seed)
+        others = ", ".join(f"{other} {times}" for other, times in seen.most_common() if other != code)
+        yield name, code or "-", f"{seen[code]} of {seeds}" if code else "-", others or "none"
+
+
+def main() -> None:
+    """Print the table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--only", default="")
+    given = parser.parse_args()
+    print(machine(), "\n")
+    print(table(("put in", "finding", "found", "other findings"), list(rows(given.seeds, given.only))))
+
+
+if __name__ == "__main__":
+    main()
