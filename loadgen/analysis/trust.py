@@ -20,6 +20,7 @@ from loadgen.model import Finding, RunInfo
 Verdict = Literal["valid", "questionable", "invalid"]
 Check = Callable[[RunInfo, Measured], Iterator[Finding]]
 
+MAX_NAMES = 8  # of stages that share a finding
 CHECKS: tuple[Check, ...] = (*trust_client.CHECKS, *trust_load.CHECKS, *trust_data.CHECKS, *trust_guard.CHECKS)
 
 
@@ -51,7 +52,8 @@ def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         if not rest:
             told.append(head)
             continue
-        names = ", ".join(finding.message.partition(": ")[0] for finding in rest)
+        names = ", ".join(finding.message.partition(": ")[0] for finding in rest[:MAX_NAMES])
+        names += f" and {len(rest) - MAX_NAMES} more" if len(rest) > MAX_NAMES else ""
         told.append(replace(head, message=f"{head.message} (likewise {names})", stage=None))
     return tuple(told)
 

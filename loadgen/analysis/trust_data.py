@@ -165,7 +165,9 @@ def too_few_samples(info: RunInfo, m: Measured) -> Iterator[Finding]:
     lacking = [p for p in ("p50", "p90", "p95", "p99") if n < stats.needed(f.quantile_of(p) or 0.0)]
     if lacking:
         need = stats.needed(f.quantile_of(lacking[0]) or 0.0)
-        text = f"{n} requests cannot support {', '.join(lacking)} (at least {need} for {lacking[0]})"
+        text = (
+            f"{n} request{'' if n == 1 else 's'} cannot support {', '.join(lacking)} (at least {need} for {lacking[0]})"
+        )
         severity: Severity = "questionable" if "p50" in lacking else "info"
         yield Finding(severity, "too_few_samples", text, float(n), "ask for more requests or a longer run")
 

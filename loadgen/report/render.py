@@ -133,8 +133,8 @@ FORMATS: dict[str, Callable[[Summary], str]] = {"html": _html, "md": _markdown, 
 
 
 def _breakable(text: str) -> markupsafe.Markup:
-    """A long name that may be broken after each underscore, still found and copied as it is."""
-    return markupsafe.Markup("_<wbr>").join(text.split("_"))
+    """A long name that may be broken before each `_per_`, still found and copied as it is."""
+    return markupsafe.Markup("<wbr>_per_").join(text.split("_per_"))
 
 
 def environment() -> jinja2.Environment:

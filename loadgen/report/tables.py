@@ -91,24 +91,30 @@ def objectives(summary: Summary) -> list[dict[str, str]]:
     ]
 
 
-def _named(stages: Sequence[str]) -> str:
-    more = f" and {len(stages) - MAX_NAMES} more" if len(stages) > MAX_NAMES else ""
-    return ", ".join(stages[:MAX_NAMES]) + more
+def _named(stages: Sequence[str], most: int = MAX_NAMES) -> str:
+    more = f" and {len(stages) - most} more" if len(stages) > most else ""
+    return ", ".join(stages[:most]) + more
+
+
+def outcomes(summary: Summary) -> dict[str, str]:
+    """The worst outcome of any objective on each stage that one speaks of, by the stage's name."""
+    order = ("pass", "undecidable", "fail")
+    found: dict[str, str] = {}
+    for result in summary.slo:
+        found[result.stage] = max(found.get(result.stage, "pass"), result.outcome, key=order.index)
+    return found
 
 
 def slo_sentence(summary: Summary) -> str:
     """Whether the objectives hold, in one sentence; empty without any."""
-    stages: dict[str, dict[str, None]] = {}
-    for result in summary.slo:
-        stages.setdefault(result.outcome, {})[result.stage] = None
-    if not stages:
+    by_stage = outcomes(summary)
+    if not by_stage:
         return ""
-    found = [
-        f"{word} on {_named(tuple(stages[outcome]))}"
-        for outcome, word in (("fail", "fails"), ("undecidable", "cannot be decided"))
-        if outcome in stages
-    ]
-    return f"The SLO {'; it '.join(found)}." if found else "The SLO holds on every stage that it speaks of."
+    told = []
+    for outcome, words in (("fail", "fails"), ("undecidable", "cannot be decided")):
+        if stages := [name for name, one in by_stage.items() if one == outcome]:
+            told.append(f"{words} on {_named(stages, 4)}")
+    return f"The SLO {'; it '.join(told)}." if told else "The SLO holds on every stage that it speaks of."
 
 
 def slo(summary: Summary) -> list[dict[str, Any]]:

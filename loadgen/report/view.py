@@ -116,7 +116,7 @@ def _card(group: WorkloadGroup) -> dict[str, Any]:
 def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Placement) -> dict[str, Any]:
     return {
         "workloads": [group.name for group in workloads],
-        "loads": [loads(group, _worst(summary)) for group in workloads],
+        "loads": [loads(group, tables.outcomes(summary)) for group in workloads],
         "limits": _limits(summary),
         "distributions": [series.distributions(group) for group in workloads],
         "timeline": series.timeline(workloads),
@@ -125,15 +125,6 @@ def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Plac
         "phases": [_phase_bars(group) for group in workloads],
         "roofline": _roofline(workloads, placed),
     }
-
-
-def _worst(summary: Summary) -> dict[str, str]:
-    """The worst outcome of any objective on each stage that one speaks of, by the stage's name."""
-    order = ("pass", "undecidable", "fail")
-    found: dict[str, str] = {}
-    for result in summary.slo:
-        found[result.stage] = max(found.get(result.stage, "pass"), result.outcome, key=order.index)
-    return found
 
 
 def loads(group: WorkloadGroup, outcomes: dict[str, str]) -> dict[str, Any]:
