@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fit_baselines import BASELINES
-from loadgen.roofline.fit_model import Model, Problem, World, problem
-from loadgen.roofline.fit_parameters import Quantity, engine_of, named, quantities
-from loadgen.roofline.fit_search import Point, Search
-from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
+from loadgen.roofline.fit_intervals import spread
+from loadgen.roofline.fit_model import Model, World, problem
+from loadgen.roofline.fit_parameters import quantities
+from loadgen.roofline.fit_results import Flags, draws, engines, fit_cells, parameters
+from loadgen.roofline.fit_search import Search
+from loadgen.roofline.fitted import Errors, Fit
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
 
-Flags = npt.NDArray[np.bool_]
 Holdout = Literal["alternate", "shape", "none"]
 FEWEST = 6  # cells, below which none can be spared for holding out
 FOLDS = 4  # of whole shapes
@@ -56,7 +56,9 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
         predicted[test] = Model(whole, world, found.knobs, found.values, test).times(found.values)
         for name, guess in BASELINES.items():
             guesses[name][test] = guess(whole.cells, whole.measured, train, test)
-    best = Search(whole, world, np.setdiff1d(everything, kept_back), priors=priors, rng=rng).best()
+    search = Search(whole, world, np.setdiff1d(everything, kept_back), priors=priors, rng=rng)
+    best = search.best()
+    around = spread(search, best, rng)
     model = Model(whole, world, best.knobs, best.values)
     times = model.times(best.values)
     outliers = strays(model.residuals(best.values), best.scale)
@@ -64,10 +66,10 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     use = held & ~outliers
     return Fit(
         deployment=next(iter(world.deployments.values())),
-        parameters=_parameters(world.table, best),
-        engine=engines(world, best),
-        draws=dict.fromkeys(world.deployments, ()),
-        cells=_cells(whole, np.where(held[:, None], predicted, times), held, outliers),
+        parameters=parameters(search, best, around),
+        engine=engines(world, best.values, best.knobs),
+        draws=draws(world, best, around),
+        cells=fit_cells(whole, model, best, around, predicted, held, outliers),
         in_sample=errors(times, whole.measured, ~outliers),
         held_out=errors(predicted, whole.measured, use) if folds else None,
         baselines={name: errors(guess, whole.measured, use) for name, guess in guesses.items()} if folds else {},
@@ -125,24 +127,6 @@ def strays(residuals: Floats, scale: Floats) -> Flags:
     """Cells far from a law that the others agree on: beyond eight scales and a factor of 1.4."""
     far: Flags = np.any(np.abs(np.nan_to_num(residuals)) > np.maximum(8.0 * scale, np.log(1.4)), axis=1)
     return far
-
-
-def engines(world: World, point: Point) -> dict[str, EngineConfig]:
-    """The engine of each label."""
-    values = named(world.table, point.values)
-    return {label: engine_of(one, values, point.knobs) for label, one in world.deployments.items()}
-
-
-def _parameters(table: Sequence[Quantity], point: Point) -> tuple[Parameter, ...]:
-    values = named(table, point.values)
-    return tuple(Parameter(one.name, one.unit, values[one.name], one.low, one.high, False, one.settle) for one in table)
-
-
-def _cells(whole: Problem, times: Floats, held: Flags, outliers: Flags) -> tuple[FitCell, ...]:
-    return tuple(
-        FitCell(one, float(times[i, 0]), float(times[i, 1]), held_out=bool(held[i]), outlier=bool(outliers[i]))
-        for i, one in enumerate(whole.cells)
-    )
 
 
 def predict_cells(fitted: Fit, engine: str | EngineConfig, cells: Sequence[Cell]) -> tuple[Floats, Floats]:

@@ -44,15 +44,28 @@ class Point:
     model: Model
 
 
+Vector = Callable[[Floats], Floats]
+
+
 def robust(x: Floats) -> Floats:
     """Residuals whose squares are rho(x)."""
     return np.sign(x) * KNEE * np.sqrt(2.0 * (np.sqrt(1.0 + (x / KNEE) ** 2) - 1.0))
 
 
-def objective(model: Model, scale: Floats, priors: bool, weights: Floats | None = None) -> Callable[[Floats], Floats]:
-    """The vector whose squares add up to the loss. `weights`: of the cells, for a bootstrap; as many as cells."""
+def objective(
+    model: Model, scale: Floats, priors: bool, weights: Floats | None = None, shift: Floats | float = 0.0
+) -> Vector:
+    """The vector whose squares add up to the loss.
+
+    Args:
+        model: the cells beside a model.
+        scale: of the residuals of TTFT and ITL.
+        priors: whether they count.
+        weights: of the cells, for a bootstrap.
+        shift: of the priors' medians, in logarithms, for a bootstrap.
+    """
     table = model.world.table
-    centre = np.log([one.prior[0] for one in table])
+    centre = np.log([one.prior[0] for one in table]) + shift
     width = np.array([one.prior[1] for one in table]) if priors else np.full(len(table), 1e3)
     keep = np.isfinite(model.problem.measured[model.index]).ravel()
     root = np.ones(keep.size) if weights is None else np.repeat(np.sqrt(weights), 2)
@@ -64,25 +77,36 @@ def objective(model: Model, scale: Floats, priors: bool, weights: Floats | None 
     return vector
 
 
-def minimise(
-    vector: Callable[[Floats], Floats], start: Floats, low: Floats, high: Floats, evaluations: int = 40
-) -> tuple[Floats, float]:
+def minimise(vector: Vector, start: Floats, low: Floats, high: Floats, evaluations: int = 40) -> tuple[Floats, float]:
     """The point of least squares between bounds, and the sum of squares there."""
     from scipy.optimize import least_squares
 
     def slope(point: Floats) -> Floats:
-        here = vector(point)
-        columns = []
-        for i in range(point.size):
-            step = 1e-4 if point[i] + 1e-4 < high[i] else -1e-4
-            moved = point.copy()
-            moved[i] += step
-            columns.append((vector(moved) - here) / step)
-        return np.stack(columns, axis=1)
+        return slopes(vector, point, high)
 
     inside = np.clip(start, low + 1e-6, high - 1e-6)
-    done = least_squares(vector, inside, jac=slope, bounds=(low, high), max_nfev=evaluations, xtol=1e-6, ftol=1e-7)
+    done = least_squares(
+        vector,
+        inside,
+        jac=slope,
+        bounds=(low, high),
+        max_nfev=evaluations,
+        xtol=1e-6,
+        ftol=1e-7,
+    )
     return done.x, float(2.0 * done.cost)
+
+
+def slopes(vector: Vector, point: Floats, high: Floats) -> Floats:
+    """Derivatives of the vector, one column per parameter, by small steps that stay below `high`."""
+    here = vector(point)
+    columns = []
+    for i in range(point.size):
+        step = 1e-4 if point[i] + 1e-4 < high[i] else -1e-4
+        moved = point.copy()
+        moved[i] += step
+        columns.append((vector(moved) - here) / step)
+    return np.stack(columns, axis=1)
 
 
 def starts(table: Sequence[Quantity], count: int, rng: np.random.Generator) -> list[Floats]:
@@ -188,10 +212,15 @@ def _caps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
             size *= 2
 
 
-def _finer_caps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+def caps_around(knobs: Knobs) -> Iterable[Knobs]:
+    """Settings with a cap near the present one; none where there is no cap."""
     if knobs.max_sequences < NO_CAP:
         for factor in (0.75, 0.8, 0.84, 0.88, 0.91, 0.94, 0.97, 0.99, 1.01, 1.03, 1.06, 1.1, 1.15, 1.2, 1.27):
             yield replace(knobs, max_sequences=max(1, round(knobs.max_sequences * factor)))
+
+
+def _finer_caps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    return caps_around(knobs)
 
 
 def _memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:
