@@ -185,6 +185,19 @@ class Load:
     cap: int | None = None  # concurrency cap on top of a rate
 
 
+def stage_name(workload: str, load: Load) -> str:
+    """`chat@32`, `chat@4/s`."""
+    return f"{workload}@{load.value:g}" + ("/s" if load.kind == "rate" else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Why a stage ends before its time. `reached`: it has done what it was for; else it is cut short."""
+
+    why: str
+    reached: bool
+
+
 @dataclass(slots=True)
 class StageInfo:
     """One stage as it was run. `window` is what is measured; warm-up and the continuation lie outside it."""
@@ -201,7 +214,8 @@ class StageInfo:
     end_ns: int | None = None
     planned: int = 0  # requests that the plan held for the window
     unsent: int = 0  # of those, never sent
-    stopped: str | None = None  # why the stage ended early
+    stopped: str | None = None  # why the stage was cut short
+    reached: str | None = None  # what it was for and had reached before its longest time (--until)
     health: dict[str, float] = field(default_factory=dict)  # see engine.runner: the client's own truth
     held_out: bool = False  # measured to test a fit, which must not see it
 
@@ -225,6 +239,8 @@ class RunInfo:
     stages: list[StageInfo] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     error: str | None = None
+    skipped: list[str] = field(default_factory=list)  # stages that were never begun, each with the reason
+    search: list[dict[str, Any]] = field(default_factory=list)  # what a search found, for each workload
     findings: list[Finding] = field(default_factory=list)  # what the reader of the folder noticed; never written
 
 

@@ -52,14 +52,18 @@ def stages_of(slo: Slo, stages: Sequence[Measured]) -> list[Measured]:
     """The stages that an objective speaks of. Raises UsageError when it names none."""
     if not slo.scope:
         return list(stages)
-    wanted = slo.scope.lower()
-    found = [m for m in stages if wanted in _names(m)]
+    found = [m for m in stages if speaks_of(slo, m)]
     if not found:
         known = ", ".join(dict.fromkeys(m.info.name for m in stages)) or "none"
         raise UsageError(
             f"no workload or stage is called {slo.scope!r}", where=f"SLO `{slo.text}`", do=f"stages: {known}"
         )
     return found
+
+
+def speaks_of(slo: Slo, m: Measured) -> bool:
+    """Whether the objective is about this stage."""
+    return not slo.scope or slo.scope.lower() in _names(m)
 
 
 def _names(m: Measured) -> tuple[str, ...]:

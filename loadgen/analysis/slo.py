@@ -109,6 +109,8 @@ def _condition(text: str, whole: str) -> Limit:
         what = metric(match["metric"])
     except UsageError as unknown:
         raise _bad(whole, unknown.what, unknown.do) from None
+    if match["number"].startswith("-"):
+        raise _bad(whole, f"{what.name} is never negative", "give a limit of 0 or more")
     value = _value(float(match["number"]), match["unit"] or "", what, whole)
     stat = statistic(match["stat"], what, whole)
     if what.name != "output_tokens_per_s_per_user":
@@ -116,6 +118,21 @@ def _condition(text: str, whole: str) -> Limit:
     if value <= 0.0:
         raise _bad(whole, "a rate has to be above 0", "")
     return Limit(METRICS["tpot"], stat, FLIPPED[match["op"]], 1.0 / value, inverse=True)
+
+
+def read_statistic(text: str, whole: str) -> tuple[Metric, str]:
+    """`p99(ttft)`: the metric and the statistic of it. Raises UsageError that names `whole`."""
+    match = re.fullmatch(r"(?:(?P<stat>[A-Za-z][\w.]*)\s*\(\s*)?(?P<metric>[A-Za-z]\w*)\s*(?P<close>\))?", text.strip())
+    if match is None or (match["stat"] is None) != (match["close"] is None):
+        raise _bad(whole, f"cannot read `{text.strip()}`", "write it as p99(ttft)")
+    try:
+        what = metric(match["metric"])
+    except UsageError as unknown:
+        raise _bad(whole, unknown.what, unknown.do) from None
+    stat = statistic(match["stat"], what, whole)
+    if stat is None:
+        raise _bad(whole, f"{what.name} has a value for each request", f"name a statistic, as in p99({what.name})")
+    return what, stat
 
 
 def statistic(word: str | None, what: Metric, whole: str) -> str | None:

@@ -10,15 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from loadgen.analysis import formulas as f
 from loadgen.analysis import severity as rule
+from loadgen.analysis import steady
 from loadgen.analysis.measured import Measured
 from loadgen.analysis.numbers import quantity
-from loadgen.analysis.stats import Floats
 from loadgen.model import Finding, RunInfo
 
-_DRIFT_REQUESTS = 40
-_DRIFT_Z = 4.0  # of a rank test between the halves: one false alarm in 15,000
+_LATE = 0.1  # of the window
 _LOCKED = 0.5  # of the resultant length of phases; about 0.9 / sqrt(n) by chance
 
 
@@ -73,38 +71,39 @@ def concurrency_not_reached(info: RunInfo, m: Measured) -> Iterator[Finding]:
 
 
 def drift(info: RunInfo, m: Measured) -> Iterator[Finding]:
-    """The second half of the window was slower or faster than the first."""
-    c = m.columns.where(m.columns.streamed_ok)
-    begun = c.scheduled_ns if m.window.open_loop else c.sent_ns
-    order = np.argsort(np.where(np.isnan(begun), c.sent_ns, begun), kind="stable")
-    formula = f.ttft_scheduled if m.window.open_loop else f.ttft
-    of_ttft = "TTFT from schedule" if m.window.open_loop else "TTFT"
-    for name, values in ((of_ttft, formula(c)[order]), ("TPOT", f.tpot(c)[order])):
-        kept = values[~np.isnan(values)]
-        if len(kept) < _DRIFT_REQUESTS or abs(_rank_z(kept)) < _DRIFT_Z:
+    """The second half of the window was slower or faster than the first; worse: it moved one way all through."""
+    for one in steady.series(m):
+        values = one.values
+        if len(values) < steady.MIN_REQUESTS or abs(steady.rank_z(values)) < steady.DRIFT_Z:
             continue
-        first, second = (float(np.median(half)) for half in np.array_split(kept, 2))
+        first, second = (float(np.median(half)) for half in np.array_split(values, 2))
         error = abs(second - first) / 2
-        severity = rule.at_most("questionable", rule.of_error(error, float(np.median(kept))))
+        severity = rule.at_most("questionable", rule.of_error(error, float(np.median(values))))
         if severity != "info":
-            text = f"median {name} went from {quantity(first, 's', 4)} to {quantity(second, 's', 4)} "
+            moving = steady.trend(values)
+            text = f"median {one.name} went from {quantity(first, 's', 4)} to {quantity(second, 's', 4)} "
             text += "between the halves of the window"
+            text = text if moving is None else f"never became steady: {text}, and {moving} quarter after quarter"
             advice = "no steady state: a longer warm-up, a longer run, or a load that the server can sustain"
-            yield Finding(severity, "drift", text, second / first - 1.0 if first > 0 else None, advice)
+            code = "drift" if moving is None else "not_steady"
+            yield Finding(severity, code, text, second / first - 1.0 if first > 0 else None, advice)
             return
 
 
-def _rank_z(values: Floats) -> float:
-    """z of the Wilcoxon rank sum of the second half against the first; ties get the mean rank."""
-    half = len(values) // 2
-    distinct, where, counts = np.unique(values, return_inverse=True, return_counts=True)
-    if len(distinct) == 1:
-        return 0.0
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]
-    n, a, b = len(values), half, len(values) - half
-    ties = float((counts.astype(np.float64) ** 3 - counts).sum())
-    spread = a * b / 12.0 * (n + 1 - ties / (n * (n - 1)))
-    return (float(ranks[half:].sum()) - b * (n + 1) / 2) / math.sqrt(spread) if spread > 0.0 else 0.0
+def settled(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """An opening that took a notable part of the window to settle."""
+    for one in steady.series(m):
+        after = steady.settled_after(one)
+        if after is None or not after > _LATE * m.window.seconds or steady.trend(one.values) is not None:
+            continue
+        began = one.begun_ns < one.begun_ns[0] + after * 1e9
+        opening, rest = float(np.median(one.values[began])), float(np.median(one.values[~began]))
+        if rule.of_error(abs(opening - rest), rest) == "info":
+            continue
+        text = f"{one.name} settled {quantity(after, 's')} into the window of {quantity(m.window.seconds, 's')}: "
+        text += f"its median was {quantity(opening, 's', 4)} before and {quantity(rest, 's', 4)} after"
+        yield Finding("info", "settled_late", text, after, "a longer warm-up, or a longer run")
+        return
 
 
 def phase_locked(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -128,4 +127,4 @@ def phase_locked(info: RunInfo, m: Measured) -> Iterator[Finding]:
         )
 
 
-CHECKS = (rate_not_reached, unsent, concurrency_not_reached, drift, phase_locked)
+CHECKS = (rate_not_reached, unsent, concurrency_not_reached, drift, settled, phase_locked)

@@ -78,9 +78,10 @@ def command(output: str | None) -> int:
     """Measure an embedded simulated endpoint (Llama-3.1-8B on one H100) and write the report."""
     from dataclasses import replace
 
-    from loadgen.cli.measure import measure
+    from loadgen.cli.measure import Recipe, measure
     from loadgen.cli.options import settings_from
     from loadgen.cli.run import finish
+    from loadgen.engine.course import Listed
     from loadgen.simulator.process import SimulatorProcess
 
     with SimulatorProcess() as simulator:
@@ -88,12 +89,14 @@ def command(output: str | None) -> int:
         stages = [replace(spec, stage=number) for number, spec in enumerate(_stages())]
         path, _, interrupted = measure(
             settings_from(simulator.url, _FLAGS),
-            stages,
+            Listed(stages),
+            Recipe(
+                sys.argv,
+                {"endpoint": "embedded simulation: figures say nothing about a real GPU"},
+                {"gpu": "h100-sxm", "gpus": 1, "shape": "llama-3.1-8b", "dtype": "bf16"},
+                _SLO,
+            ),
             output=Path(output) if output else Path("runs") / "demo",
-            command=sys.argv,
-            notes={"endpoint": "embedded simulation: figures say nothing about a real GPU"},
-            roofline={"gpu": "h100-sxm", "gpus": 1, "shape": "llama-3.1-8b", "dtype": "bf16"},
-            slo=_SLO,
         )
     code = finish(path, _SLO, report=True, interrupted=interrupted)
     return code if code not in (1, 3) else 0  # a demo shows verdicts, and gates nothing

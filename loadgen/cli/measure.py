@@ -1,4 +1,4 @@
-"""What `run` and `demo` have in common: make the run folder, run the session, say in short what came of it.
+"""What `run`, `search` and `demo` have in common: make the run folder, run the session, say in short what came of it.
 
 Knows: the order of a run as a user sees it. Must not know: flags, HTML, how a metric is computed.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.analysis.numbers import quantity
+from loadgen.cli.resume import resumed
 from loadgen.errors import LoadgenError
 from loadgen.model import Exchange, RunInfo, Sink
 
@@ -22,51 +24,55 @@ if TYPE_CHECKING:
     from loadgen.analysis.server import Scrape
     from loadgen.analysis.summary import StageSummary, Summary
     from loadgen.cli.progress import Progress
+    from loadgen.engine.course import Course, Rows
     from loadgen.engine.runner import Live
-    from loadgen.engine.session import Settings
+    from loadgen.engine.settings import Settings
     from loadgen.plan.schedule import StageSpec
     from loadgen.store.runfile import RunWriter
 
 
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What is kept with a run beside its requests: how it was asked for, and what is known of the hardware."""
+
+    command: list[str]
+    notes: dict[str, str]
+    roofline: dict[str, Any]
+    slo: Sequence[str] = ()
+    search: dict[str, Any] | None = None
+
+
 def measure(
     settings: Settings,
-    stages: Sequence[StageSpec],
+    course: Course,
+    recipe: Recipe,
     *,
     output: Path | None,
-    command: list[str],
-    notes: dict[str, str],
-    roofline: dict[str, Any],
-    slo: Sequence[str] = (),
+    resume: Path | None = None,
     prometheus_port: int | None = None,
 ) -> tuple[Path, RunInfo, bool]:
     """Run and write; returns the run's folder, its info, and whether it was interrupted.
 
-    The folder appears only once the endpoint has answered: an unusable endpoint leaves nothing behind.
+    The folder appears only once the endpoint has answered: an unusable endpoint leaves nothing behind. With `resume`
+    the run in that folder goes on.
     """
-    from loadgen.engine.host import host_facts, public_command, versions
     from loadgen.engine.session import run_session
-    from loadgen.store.runfile import SCHEMA, unique_run_path
+    from loadgen.store.runfile import unique_run_path
 
     now = datetime.datetime.now(datetime.UTC)
-    info = RunInfo(
-        schema=SCHEMA,
-        status="running",
-        run_id=uuid.uuid4().hex,
-        created=now.isoformat(timespec="seconds"),
-        spec={"roofline": roofline, "slo": list(slo), **_spec(settings, stages)},
-        command=public_command(command),
-        host=host_facts(),
-        versions=versions(),
-        seed=settings.seed,
-        nonce=settings.nonce,
-        notes=notes,
-    )
-    wanted = output if output is not None else Path("runs") / now.strftime("%Y%m%d-%H%M%S")
-    unique_run_path(wanted)  # a folder that cannot be made is told before anything is sent
-    sink = _LateSink(wanted)
+    spec = {"roofline": recipe.roofline, "slo": list(recipe.slo), **_spec(settings, course.foreseen)}
+    spec |= {} if recipe.search is None else {"search": recipe.search}
+    if resume is None:
+        info = _new_info(settings, spec, recipe, now.isoformat(timespec="seconds"))
+        wanted = output if output is not None else Path("runs") / now.strftime("%Y%m%d-%H%M%S")
+        unique_run_path(wanted)  # a folder that cannot be made is told before anything is sent
+        sink = _LateSink(wanted)
+    else:
+        settings, info = resumed(resume, settings, spec)
+        sink = _LateSink(resume, resume=True)
     watch, close_page = _watched(info, prometheus_port)
     try:
-        interrupted = run_session(settings, stages, info, sink, say=_say, observe=watch)
+        interrupted = run_session(settings, course, info, sink, say=say, observe=watch)
     except LoadgenError as bad:
         info.error = str(bad)
         sink.close(info, "failed")
@@ -94,7 +100,7 @@ def _watched(info: RunInfo, port: int | None) -> tuple[Callable[[Live], Progress
 
     page = LivePage(Live(), lambda: (str(info.endpoint.get("dialect", "")), str(info.endpoint.get("model", ""))))
     close = serve(page, port)
-    _say(f"live metrics at http://127.0.0.1:{port}/metrics")
+    say(f"live metrics at http://127.0.0.1:{port}/metrics")
 
     def watch(live: Live) -> Progress:
         page.live = live
@@ -104,7 +110,27 @@ def _watched(info: RunInfo, port: int | None) -> tuple[Callable[[Live], Progress
     return watch, close
 
 
-def _say(line: str) -> None:
+def _new_info(settings: Settings, spec: dict[str, Any], recipe: Recipe, created: str) -> RunInfo:
+    from loadgen.engine.host import host_facts, public_command, versions
+    from loadgen.store.runfile import SCHEMA
+
+    return RunInfo(
+        schema=SCHEMA,
+        status="running",
+        run_id=uuid.uuid4().hex,
+        created=created,
+        spec=spec,
+        command=public_command(recipe.command),
+        host=host_facts(),
+        versions=versions(),
+        seed=settings.seed,
+        nonce=settings.nonce,
+        notes=recipe.notes,
+    )
+
+
+def say(line: str) -> None:
+    """A line about how the run goes, beside its results."""
     click.echo(f"loadgen: {line}", err=True)
 
 
@@ -148,8 +174,8 @@ def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
 class _LateSink:
     """Creates the run folder at the first update, which the session makes when the endpoint has answered."""
 
-    def __init__(self, wanted: Path) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: Path, *, resume: bool = False) -> None:
+        self._wanted, self._resume = wanted, resume
         self._writer: RunWriter | None = None
 
     @property
@@ -160,7 +186,9 @@ class _LateSink:
     def update(self, info: RunInfo) -> None:
         from loadgen.store.runfile import RunWriter, unique_run_path
 
-        if self._writer is None:
+        if self._writer is None and self._resume:
+            self._writer = RunWriter.resume(self._wanted, info)
+        elif self._writer is None:
             self._writer = RunWriter.create(unique_run_path(self._wanted), info)
         self._writer.update(info)
 
@@ -178,7 +206,13 @@ class _LateSink:
         from loadgen.store.runfile import open_part
 
         assert self._writer is not None
-        return partial(open_part, self._writer.path)
+        return partial(open_part, self._writer.path, resume=self._resume)
+
+    def tail(self) -> Callable[[], Rows]:
+        from loadgen.store.tail import Tail
+
+        assert self._writer is not None
+        return partial(Tail, self._writer.path)
 
     def close(self, info: RunInfo, status: Any) -> Path:
         if self._writer is None:
@@ -189,13 +223,15 @@ class _LateSink:
         return self._writer.path
 
 
-def summary_lines(summary: Summary) -> list[str]:
-    """The run in short: the verdict of trust first, then a line for each stage, then the gates."""
+def summary_lines(summary: Summary, *, gates: bool = True) -> list[str]:
+    """The run in short: the verdict of trust first, then a line for each stage, then what was skipped, the gates."""
     lines = [f"measurement: {summary.verdict.upper()}"]
     lines += [f"  {f.severity}: {f.message}" + (f" - {f.advice}" if f.advice else "") for f in summary.findings]
     lines += [_stage_line(stage) for stage in summary.stages]
     lines += _error_lines(summary)
-    lines += [f"SLO {r.outcome.upper()} {r.stage}: {r.expr}" + (f"; {r.why}" if r.why else "") for r in summary.slo]
+    lines += [f"skipped {line}" for line in summary.info.skipped]
+    told = summary.slo if gates else ()
+    lines += [f"SLO {r.outcome.upper()} {r.stage}: {r.expr}" + (f"; {r.why}" if r.why else "") for r in told]
     return lines
 
 
@@ -229,4 +265,5 @@ def _stage_line(stage: StageSummary) -> str:
         value = stage.get(metric, stat)
         if value is not None or metric != "ttft_scheduled":  # closed loop has no schedule
             parts.append(f"{label} {quantity(None if value is None else value.value, unit, 4)}")
-    return f"{head} | " + ", ".join(parts)
+    ended = stage.info.stopped or stage.info.reached
+    return f"{head} | " + ", ".join(parts) + (f" | {ended}" if ended else "")

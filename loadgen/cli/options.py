@@ -9,15 +9,16 @@ import math
 import os
 import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from loadgen.cli.values import SEEDS, Number, read_budget, read_extra_body, read_header, read_limit, read_workers
+from loadgen.cli.values import SEEDS, Number, read_cooldown, read_extra_body, read_header, read_limit, read_workers
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
-    from loadgen.engine.session import Settings
+    from loadgen.engine.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PER_WORKER = 512  # users, or requests per second, that --workers auto gives to one process
@@ -107,6 +108,25 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         },
     ),
 )
+_RULE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--stop-on",),
+        {
+            "multiple": True,
+            "metavar": "COND",
+            "help": "End a stage and skip higher loads, such as 'error_rate > 5%', 'p99(ttft) > 10s', saturation.",
+        },
+    ),
+    (
+        ("--until",),
+        {
+            "metavar": "GOAL",
+            "help": "End a stage (--requests, --duration: at most) once 'p99(ttft) within 5%', by its 95 % interval.",
+        },
+    ),
+    (("--cooldown",), {"help": "Silence between stages, such as 10s."}),
+    (("--resume",), {"type": click.Path(path_type=Path), "metavar": "RUN", "help": "Go on with a run, same flags."}),
+)
 _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--model",), {"help": "Model name.  [default: the one that the endpoint lists]"}),
     (
@@ -160,6 +180,7 @@ def _add(options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...]) -> Callabl
 
 
 load_options = _add(_LOAD_OPTIONS)
+rule_options = _add(_RULE_OPTIONS)
 endpoint_options = _add(_ENDPOINT_OPTIONS)
 
 
@@ -171,7 +192,7 @@ def new_nonce() -> str:
 def settings_from(url: str, given: dict[str, Any]) -> Settings:
     """The engine's settings from parsed flags. Raises UsageError."""
     from loadgen.engine.host import split_credentials
-    from loadgen.engine.session import Settings
+    from loadgen.engine.settings import Settings
     from loadgen.engine.timeouts import Limits
     from loadgen.engine.transport import Security
     from loadgen.model import Features
@@ -210,8 +231,8 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         tokenizer=None if given["tokenizer"] in (None, "off") else read_tokenizer(given["tokenizer"]),
         ask_tokenize=given["tokenizer"] != "off",
         workers=_workers(given),
+        cooldown_ns=0 if given.get("cooldown") is None else read_cooldown(given["cooldown"]),
         metrics=_metrics(url, given["metrics"]),
-        budget_ns=read_budget(given["budget"] or "30m") if given.get("profile") is not None else None,
     )
 
 

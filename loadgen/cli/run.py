@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.options import endpoint_options, load_options
+from loadgen.cli.options import endpoint_options, load_options, rule_options
 from loadgen.errors import EndpointError
+
+if TYPE_CHECKING:
+    from loadgen.cli.measure import Recipe
+    from loadgen.engine.course import Course
 
 
 @click.command("run")
 @click.argument("url")
 @load_options
+@rule_options
 @endpoint_options
 @click.option("--slo", multiple=True, metavar="EXPR", help="Gate, such as 'p99(ttft) < 1s'; decides the exit code.")
 @click.option("--note", multiple=True, metavar="K=V", help="A note to keep with the run, such as engine_flags='...'.")
@@ -43,7 +48,6 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
     from loadgen.cli import spec, values
     from loadgen.cli.measure import measure
     from loadgen.cli.options import settings_from
-    from loadgen.cli.stages import stages_from
 
     url, given = spec.with_spec(ctx, url, given)
     if dump_spec:
@@ -51,18 +55,42 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         return 0
     values.check(given)  # a mistake is told before the first request
     settings = settings_from(url, given)
-    stages = stages_from(given)
     run_dir, _, interrupted = measure(
         settings,
-        stages,
+        _course(given),
+        recipe_of(given),
         output=None if given["output"] is None else Path(given["output"]),
-        command=sys.argv,
-        notes=dict(values.read_note(text) for text in given["note"]),
-        roofline={key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
-        slo=given["slo"],
+        resume=given["resume"],
         prometheus_port=given["prometheus_port"],
     )
     return finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
+
+
+def _course(given: dict[str, Any]) -> Course:
+    from loadgen.cli.measure import say
+    from loadgen.cli.stages import stages_from
+    from loadgen.cli.values import read_budget
+    from loadgen.engine.course import Listed
+    from loadgen.engine.experiment import Experiment
+
+    stages = stages_from(given)
+    if given["profile"] is not None:
+        return Experiment(stages, read_budget(given["budget"] or "30m"), given["warmup"], say)
+    return Listed(stages, given["stop_on"], given["until"])
+
+
+def recipe_of(given: dict[str, Any], search: dict[str, Any] | None = None) -> Recipe:
+    """What is kept with the run beside its requests."""
+    from loadgen.cli.measure import Recipe
+    from loadgen.cli.values import read_note
+
+    return Recipe(
+        sys.argv,
+        dict(read_note(text) for text in given["note"]),
+        {key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
+        given["slo"],
+        search,
+    )
 
 
 def finish(run_dir: Path, slo: tuple[str, ...], *, report: bool, interrupted: bool) -> int:

@@ -23,7 +23,7 @@ from loadgen.errors import UsageError
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-_NOT_KEYS = ("dump_spec", "help")
+_NOT_KEYS = ("dump_spec", "help", "resume")
 _PATHS = ("trace", "ca", "tokenizer")
 _ONE_OF = (("concurrency", "rate", "trace"), ("requests", "duration"))  # a flag displaces the others in a spec
 SCHEMA_ID = "loadgen.schema.json"
@@ -48,6 +48,9 @@ def with_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> tuple[str,
     if not is_spec(url):
         return url, given
     values = read_spec(Path(url))
+    if foreign := sorted(values.keys() - given.keys() - {"url"}):
+        do = f"use `loadgen {'run' if ctx.command.name == 'search' else 'search'} {url}`"
+        raise UsageError(f"{', '.join(foreign)}: nothing that `{ctx.command.name}` knows", where=url, do=do)
     said = {key for key in given if ctx.get_parameter_source(key) not in (ParameterSource.DEFAULT, None)}
     displaced = {key for group in _ONE_OF for key in group if said & set(group)}
     merged = dict(given)
@@ -103,13 +106,14 @@ def schema() -> dict[str, Any]:
 
 @cache
 def spec_model() -> type[BaseModel]:
-    """The pydantic model of a spec: one field for each parameter of `run`."""
+    """The pydantic model of a spec: one field for each parameter of `run` and of `search`."""
     from pydantic import ConfigDict, Field, create_model
 
     from loadgen.cli.run import command
+    from loadgen.cli.search import SEARCH_OPTIONS
 
     fields: dict[str, Any] = {}
-    for parameter in command.params:
+    for parameter in (*command.params, *SEARCH_OPTIONS):
         if parameter.name is None or parameter.name in _NOT_KEYS:
             continue
         if parameter.name == "url":

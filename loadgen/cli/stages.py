@@ -10,16 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.cli.values import read_slice, read_weights, read_window
+from loadgen.cli.values import read_max_time, read_range, read_slice, read_weights, read_window
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
+    from loadgen.analysis.search import Search
     from loadgen.model import Load
     from loadgen.plan.profile import Cost, Part
     from loadgen.plan.schedule import StageSpec
     from loadgen.plan.workload import Workload
     from loadgen.store.tracefile import TraceFile
 
+_PROBE_S = 10.0  # a first probe at a rate is no shorter, unless a number of requests is given
 _LOADS = ("concurrency", "rate", "trace")
 # flag -> the flag without which it means nothing
 _NEEDS = {
@@ -43,6 +45,7 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
 
     A member of `given["workload"]` is a name, a file, or the keys of a workload that a spec describes in place.
     """
+    from loadgen.model import stage_name
     from loadgen.plan.schedule import StageSpec
 
     _consistent(given)
@@ -58,8 +61,8 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
             count = given["requests"]
             if count is None and span is None:
                 count = max(32, int(4 * load.value))
-            name = f"{'+'.join(w.name for w, _ in mix)}@{load.value:g}" + ("/s" if load.kind == "rate" else "")
-            specs.append(StageSpec(len(specs), name, mix, load, count, span))
+            spec = StageSpec(len(specs), "", mix, load, count, span)
+            specs.append(replace(spec, name=stage_name(spec.workload, load)))
     return specs
 
 
@@ -70,6 +73,37 @@ def experiment(seed: int, cost: Cost | None = None) -> Sequence[Part]:
     from loadgen.plan.profile import GUESS, design
 
     return design(np.random.default_rng(seed), cost or GUESS)
+
+
+def search_from(given: dict[str, Any]) -> tuple[list[StageSpec], Search]:
+    """What a search of these flags tries: for each workload a stage like its probes; the range. Raises UsageError."""
+    from loadgen.analysis.probes import needed_requests
+    from loadgen.analysis.search import Search
+    from loadgen.analysis.slo import parse
+
+    if not given["slo"]:
+        raise UsageError("a search needs an objective", do="give one: --slo 'p99(ttft) < 1s'")
+    if given["trace"] is not None:
+        raise UsageError("a search tries loads, a trace has its own", do="give --rate 1..64 or --concurrency 1..256")
+    closed = given["concurrency"] is not None
+    text = given["concurrency"] if closed else given["rate"]
+    low, high = (None, None) if text is None else read_range(text)
+    if closed and low is not None and high is not None and (low != int(low) or high != int(high)):
+        raise UsageError(f"{text!r} holds a fraction", where="--concurrency", do="give whole numbers")
+    likes = stages_from(given | {"concurrency" if closed else "rate": f"{low or 1:g}"})
+    search = Search(
+        closed,
+        low,
+        high,
+        given["precision"] / 100.0,
+        None if given["duration"] is not None else given["requests"] or needed_requests(parse(given["slo"])),
+        None if given["duration"] is None else read_window(given["duration"]) / 1e9,
+        _PROBE_S if given["requests"] is None else 0.0,
+        given["max_probes"],
+        given["max_requests"],
+        None if given["max_time"] is None else read_max_time(given["max_time"]),
+    )
+    return likes, search
 
 
 def _consistent(given: dict[str, Any]) -> None:

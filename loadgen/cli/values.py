@@ -18,6 +18,7 @@ import click
 from loadgen.errors import UsageError
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name, RFC 9110
+_RANGE = re.compile(r"(\d+(?:\.\d+)?)\.\.(\d+(?:\.\d+)?)")
 _FRAMING = {"content-length", "transfer-encoding", "connection", "host", "content-type"}
 SEEDS = click.IntRange(0, (1 << 63) - 1)
 
@@ -153,6 +154,52 @@ def read_slo(text: str) -> Any:
     return parse([text])
 
 
+def read_range(text: str) -> tuple[float, float]:
+    """`2..40`: the loads that a search may try."""
+    match = _RANGE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise UsageError(f"{text!r} is not a range of loads", do="write for example 1..64")
+    low, high = float(match[1]), float(match[2])
+    if not 0.0 < low < high:
+        raise UsageError(f"{text!r} holds no load to search", do="give the smaller first, above 0")
+    return low, high
+
+
+def read_cooldown(text: str) -> int:
+    """Nanoseconds of silence between stages."""
+    from loadgen.plan.units import duration_ns
+
+    return duration_ns(text)
+
+
+def read_max_time(text: str) -> float:
+    """The longest time of a search in seconds, above 0."""
+    from loadgen.plan.units import duration_ns
+
+    value = duration_ns(text)
+    if value <= 0:
+        raise UsageError("must be longer than 0", where=f"--max-time {text}")
+    return value / 1e9
+
+
+def _until(text: str) -> Any:
+    from loadgen.analysis.ending import parse_until
+
+    return parse_until(text)
+
+
+def _stop_on(text: str) -> Any:
+    from loadgen.analysis.ending import parse_stop_on
+
+    return parse_stop_on([text])
+
+
+def _loads(integers: bool) -> Callable[[str], Any]:
+    """A list of loads, or the range of a search, which may be wider than any list."""
+    sweep = _sweep(integers)
+    return lambda text: read_range(text) if _RANGE.fullmatch(text) else sweep(text)
+
+
 def _sweep(integers: bool) -> Callable[[str], list[float]]:
     def read(text: str) -> list[float]:
         from loadgen.plan.schedule import parse_sweep
@@ -205,8 +252,8 @@ def _kind(name: str) -> Callable[[str], Any]:
 
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "concurrency": _sweep(integers=True),
-    "rate": _sweep(integers=False),
+    "concurrency": _loads(integers=True),
+    "rate": _loads(integers=False),
     "mix": read_weights,
     "trace_speed": _sweep(integers=False),
     "trace_slice": read_slice,
@@ -220,6 +267,10 @@ READERS: dict[str, Callable[[str], Any]] = {
     "extra_body": read_extra_body,
     **{f"timeout_{name}": read_limit(name) for name in ("connect", "first", "idle", "total")},
     "slo": read_slo,
+    "stop_on": _stop_on,
+    "until": _until,
+    "cooldown": read_cooldown,
+    "max_time": read_max_time,
     "note": read_note,
     "gpu": _gpu,
     "shape": _shape,

@@ -16,7 +16,7 @@ import msgspec
 
 from loadgen.analysis.tally import Tally
 from loadgen.engine.stage import Slice, Stage
-from loadgen.model import Capture, Clock, Exchange, Features, Message, PlannedRequest, Sink, StageInfo
+from loadgen.model import Capture, Clock, Ended, Exchange, Features, Message, PlannedRequest, Sink, StageInfo
 from loadgen.wire.dialects import DIALECTS
 
 
@@ -103,6 +103,11 @@ class Runner:
         stage.build_ahead(stage.depth)
         stage.begin(self.clock.now_ns() if agreed_start is None else await agreed_start())
         await stage.run()
+
+    def end(self, ended: Ended) -> None:
+        """End the running stage before its time, see `Stage.end`."""
+        if self._stage is not None:
+            self._stage.end(ended)
 
     def lend(self, slots: int) -> None:
         """Let this worker's running stage have more users at a time, from now on."""

@@ -1,41 +1,40 @@
 """A whole run: probe, warm-up and calibration, then stage after stage.
 
 Knows: the order of things in a run, and what is written down about it. Must not know: aiohttp, metrics, files, flags.
-Why: everything that a run needs to be repeated stands in `Settings` and the stage specs; both can be sent to a worker.
+Why: one place where it can be read what happens in a run, and in which order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any
 
-from loadgen.analysis.server import Scrape
 from loadgen.engine import provenance
 from loadgen.engine.clock import MonotonicClock
+from loadgen.engine.course import Course
 from loadgen.engine.guard import Guard
 from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity, public_url, scrubbed
 from loadgen.engine.probe import Probe, Probed
 from loadgen.engine.runner import Live, Runner, Target
+from loadgen.engine.settings import Observer, RunSink, Settings
 from loadgen.engine.sockets import StampingSelector, clock_facts
 from loadgen.engine.stage import Slice
-from loadgen.engine.timeouts import Limits
-from loadgen.engine.tokenize import Tokenizer
-from loadgen.engine.transport import Security, Transport
+from loadgen.engine.transport import Transport
+from loadgen.engine.umpire import Umpire, watch
 from loadgen.engine.warmup import WarmUp
 from loadgen.engine.watch import ServerWatch
 from loadgen.engine.workers import Crew, Seat, Task
-from loadgen.errors import EndpointError
-from loadgen.model import Capture, Exchange, Features, PlannedRequest, RunInfo, Sink, StageInfo
-from loadgen.plan import profile
+from loadgen.errors import EndpointError, UsageError
+from loadgen.model import Capture, Exchange, PlannedRequest, RunInfo, StageInfo
 from loadgen.plan.schedule import StageSpec, plan_stage, too_long
 from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import decode, last_token_ns
@@ -44,58 +43,6 @@ _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
 _PROBE_PATIENCE_S = 15.0  # for what is not a stream; the user's own limits may be shorter
 _TRIAL_PATIENCE_S = 30.0  # for a few tokens, after the first
 _CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How to reach an endpoint and what to send with every request. `headers` hold the key: never store them."""
-
-    url: str
-    model: str | None = None
-    dialect: str | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    features: Features = field(default_factory=Features)
-    limits: Limits = field(default_factory=Limits)
-    security: Security = field(default_factory=Security)
-    seed: int = 0
-    nonce: str = ""
-    warmup: int = 4
-    burst_start: bool = False
-    keep_text: bool = False
-    tokenizer: Tokenizer | None = None  # at hand
-    ask_tokenize: bool = True  # the server's /tokenize, where it has one and no tokenizer is at hand
-    workers: int = 1
-    metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
-    guard: bool = False  # ask checkable questions beside the load
-    budget_ns: int | None = None  # of an experiment (`plan.profile`): what it or the server's context forbids is cut
-
-
-class RunSink(Protocol):
-    """Where a run is written: rows as they finish, and what is known about the run whenever it changes."""
-
-    def write(self, exchange: Exchange) -> None: ...
-
-    def update(self, info: RunInfo) -> None: ...
-
-    def telemetry(self) -> Callable[[Scrape], None]:
-        """What takes the server's metrics as they are read, in a thread of their own."""
-        ...
-
-    def parts(self) -> Callable[[int], Sink]:
-        """What a worker process opens its own part of the run with, by its number; picklable."""
-        ...
-
-
-class Observer(Protocol):
-    """Who watches a run (the progress line), from the first stage to the end."""
-
-    def stage(self, info: StageInfo | None) -> None: ...
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -115,20 +62,18 @@ class Session:
     _observer: Observer | None = None
     _guard: Guard | None = None
     _server: ServerWatch | None = None
+    _umpire: Umpire | None = None
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
-    _took: list[tuple[StageSpec, float]] = field(default_factory=list)  # stages that are done, their seconds
     _warm_up: WarmUp = field(init=False)
 
     def __post_init__(self) -> None:
         self._warm_up = WarmUp(self.settings, self.say)
 
-    async def run(self, stages: Sequence[StageSpec]) -> None:
-        """Measure every stage. Raises EndpointError when the endpoint cannot be used at all."""
+    async def run(self, course: Course) -> None:
+        """Measure what the course asks for. Raises EndpointError when the endpoint cannot be used at all."""
         settings = self.settings
-        note = ensure_capacity(max((_connections(spec) for spec in stages), default=1))
-        if note:
-            self.say(note)
+        self._make_room(course.foreseen)
         async with self._transport() as transport, AsyncExitStack() as watching:
             probed = await self._probe(transport)
             runner = Runner(
@@ -142,37 +87,51 @@ class Session:
             )
             if self.observe is not None:
                 self._observer = await watching.enter_async_context(self.observe(runner.live))
-            if probed.context_limit is not None and settings.budget_ns is None:
-                for line in dict.fromkeys(too_long(spec, probed.context_limit) for spec in stages):
-                    if line:
-                        self.say(line)
             self._runner = runner
             self._guard = Guard(runner) if settings.guard else None
             if self.interrupted:
                 return
             self._warm_up.meet(probed)
             self._crew = self._hire(runner, probed.target)
+            if course.ending:
+                self._umpire = Umpire(course.ending, settings.seed, self.sink.tail())
             try:
                 self._server = ServerWatch.of(settings, probed, self.clock.now_ns, self.sink.telemetry, self.say)
                 if self._server is not None:
                     self._record(await self._server.open())
-                begin = self.clock.now_ns()
-                for spec in stages:
-                    if self._observer is not None:
-                        self._observer.stage(None)
-                    if self._is_cut(spec, probed.context_limit, self.clock.now_ns() - begin):
-                        continue
-                    if not runner.stop.is_set():
-                        await self._warm_up.run(runner, spec)
-                        self.info.endpoint["prompts"] = self._warm_up.told()
-                    if not runner.stop.is_set():
-                        await self._stage(runner, transport, spec)
+                await self._follow(course, runner, transport)
             finally:
                 self.interrupted |= runner.stop.is_set()
+                if self._umpire is not None:
+                    await asyncio.to_thread(self._umpire.close)
                 if self._crew is not None:
                     await self._crew.close()
                 if self._server is not None:
                     self._record(await self._server.close())
+
+    async def _follow(self, course: Course, runner: Runner, transport: Transport) -> None:
+        """Stage after stage, until the course ends or somebody stops it."""
+        rows, told, begun = self.sink.tail()(), set[str](), False
+        limit = self.info.endpoint["context_limit"]
+        while not runner.stop.is_set():
+            if self._observer is not None:
+                self._observer.stage(None)
+            spec = await asyncio.to_thread(course.next, self.info, rows)
+            if spec is None:
+                return
+            self._make_room([spec])
+            if limit is not None and (line := too_long(spec, limit)) and line not in told:
+                told.add(line)
+                self.say(line)
+            if begun and self.settings.cooldown_ns:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(runner.stop.wait(), self.settings.cooldown_ns / 1e9)
+            begun = True
+            if not runner.stop.is_set():
+                await self._warm_up.run(runner, spec)
+                self.info.endpoint["prompts"] = self._warm_up.told()
+            if not runner.stop.is_set():
+                await self._stage(runner, transport, spec)
 
     # -- the parts ----------------------------------------------------------------------------------------------
 
@@ -215,6 +174,9 @@ class Session:
             where = public_url(bad.where) if "://" in bad.where else bad.where
             raise EndpointError(secrets.scrub(bad.what), where=where, do=bad.do) from None
         target = probed.target
+        before = self.info.endpoint.get("url")
+        if before not in (None, public_url(target.url)):
+            raise UsageError(f"the run was made against {before}", where=public_url(target.url), do="start a new run")
         self.info.endpoint = {
             "url": public_url(target.url),
             "model": target.model,
@@ -260,6 +222,7 @@ class Session:
             self._guard.begin()
         plan = partial(_part_of_plan, spec, self.settings, dict(self._warm_up.sizers))
         stagger_ns = self._stagger_ns(spec)
+        judge = self._judge(info, runner)
         try:
             if self._crew is not None:
                 await self._crew.stage(Task(info, plan, stagger_ns), runner.stop)
@@ -273,12 +236,11 @@ class Session:
                 try:
                     await runner.run(info, plan(Slice()), stagger_ns=stagger_ns, agreed_start=start)
                 finally:
-                    info.health = meter.stop()
+                    info.health |= meter.stop()
                     info.health["peak_connections"] = float(transport.peak_connections)
             await self._mark()
-            if info.start_ns is not None and info.end_ns is not None:
-                self._took.append((spec, (info.end_ns - info.start_ns) / 1e9))
         finally:
+            judge.cancel()
             self.info.clock = clock_facts(self.clock, self.selector)
             if self._guard is not None:
                 info.health |= await self._guard.end()
@@ -286,23 +248,19 @@ class Session:
                 self.info.endpoint["guard"] = provenance.scrub(self._guard.record(), secrets.scrub)
             self.sink.update(self.info)
 
-    def _is_cut(self, spec: StageSpec, context_limit: int | None, elapsed_ns: int) -> bool:
-        """Whether a stage of an experiment is left out, which is said and kept with the run."""
-        budget_ns = self.settings.budget_ns
-        if budget_ns is None or (self._runner is not None and self._runner.stop.is_set()):
-            return False
-        if context_limit is not None and profile.tokens(spec) > context_limit:
-            why = f"needs {profile.tokens(spec):,.0f} tokens of context, the server has {context_limit:,}"
-        else:
-            whole = replace(spec, requests=(spec.requests or 0) + self.settings.warmup)
-            needed = profile.learned(self._took, whole) or 0.0
-            left = (budget_ns - elapsed_ns) / 1e9
-            if needed <= left:
-                return False
-            why = f"needs about {needed:.0f} s, {max(left, 0.0):.0f} s of the budget are left"
-        self.say(f"{spec.name} is cut: it {why}")
-        self.info.spec.setdefault("cut", []).append({"stage": spec.name, "why": why})
-        return True
+    def _judge(self, info: StageInfo, runner: Runner) -> asyncio.Future[None]:
+        """Watches the stage that begins, where something may end it before its time."""
+        umpire = self._umpire
+        if umpire is None:
+            return asyncio.get_running_loop().create_future()
+        end = runner.end if self._crew is None else self._crew.end
+        return asyncio.ensure_future(watch(self.clock, lambda: umpire.ask(info), end))
+
+    def _make_room(self, stages: Sequence[StageSpec]) -> None:
+        """For as many connections as these stages surely need at a time."""
+        note = ensure_capacity(max((_connections(spec) for spec in stages), default=1))
+        if note:
+            self.say(note)
 
     def _hire(self, runner: Runner, target: Target) -> Crew | None:
         """The worker processes, where more than one is wanted."""
@@ -375,9 +333,17 @@ def stage_info(spec: StageSpec) -> StageInfo:
     )
 
 
+def _origin_ns(info: RunInfo) -> int:
+    """Where the run's time begins: now; of a run that is resumed so that time goes on a second after its last stamp."""
+    stamps = [
+        at for stage in info.stages for at in (stage.start_ns, stage.window_end_ns, stage.end_ns) if at is not None
+    ]
+    return time.monotonic_ns() - (max(stamps) + 1_000_000_000 if stamps else 0)
+
+
 def run_session(
     settings: Settings,
-    stages: Sequence[StageSpec],
+    course: Course,
     info: RunInfo,
     sink: RunSink,
     *,
@@ -385,13 +351,13 @@ def run_session(
     observe: Callable[[Live], Observer] | None = None,
 ) -> bool:
     """Run in an event loop of its own; returns True when the run was interrupted. Blocks until it is over."""
-    clock = MonotonicClock(time.monotonic_ns())
+    clock = MonotonicClock(_origin_ns(info))
     selector = StampingSelector(clock.origin_ns) if sys.platform.startswith("linux") else None
     session = Session(settings, info, sink, clock, selector, say, observe)
     loop = asyncio.SelectorEventLoop(selector)
     asyncio.set_event_loop(loop)
     try:
-        task = loop.create_task(session.run(stages))
+        task = loop.create_task(session.run(course))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, session.interrupt, task)
         loop.run_until_complete(task)

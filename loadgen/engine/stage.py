@@ -19,7 +19,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from loadgen.model import Capture, Message, PlannedRequest, StageInfo
+from loadgen.engine.units import Unit, units
+from loadgen.model import Capture, Ended, Message, PlannedRequest, StageInfo
 from loadgen.wire.timeline import answer, decode
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
 _BACKLOG = 512  # ... unless this many finished requests wait to be decoded
 _HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
 _MIN_DRAIN_NS = 60_000_000_000
+_PAUSE_NS, _LONGEST_PAUSE_NS, _MOST_PAUSES_NS = 100_000_000, 1_000_000_000, 60_000_000_000  # of a user, see `_pause`
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,6 @@ class Slice:
         return len(range(self.index, total, self.count))
 
 
-@dataclass(slots=True)
-class _Unit:
-    """What holds one slot: a request, or the turns of a session. The first body may have been built ahead."""
-
-    turns: list[PlannedRequest]
-    body: bytes | None = None
-
-
 class Stage:
     """The state of one stage while it runs."""
 
@@ -66,9 +60,9 @@ class Stage:
         give_back: Callable[[int], None] | None,
     ) -> None:
         self.runner, self.info, self.clock = runner, info, runner.clock
-        self.units = _units(plan)
+        self.units = units(plan)
         self.exhausted = False
-        self.ahead: deque[_Unit] = deque()
+        self.ahead: deque[Unit] = deque()
         self.ahead_bytes = 0
         closed = info.load.kind == "concurrency"
         self.closed = closed
@@ -94,6 +88,9 @@ class Stage:
         self.fed = False  # the plan has ended
         self.ended = asyncio.Event()
         self.keeping = True
+        self.feeder: asyncio.Task[None] | None = None
+        self.refused = 0  # requests in a row that reached no server
+        self.paused_ns = 0  # of all users together
 
     def begin(self, start_ns: int) -> None:
         """Fix the window. By number of requests all of them are measured; by time, what begins inside the window."""
@@ -108,13 +105,14 @@ class Stage:
 
     async def run(self) -> None:
         keeper = asyncio.create_task(self._housekeep())
-        feeder = asyncio.create_task(self._feed())
+        feeder = self.feeder = asyncio.create_task(self._feed())
         waits = {asyncio.create_task(self.ended.wait()), asyncio.create_task(self.runner.stop.wait()), feeder, keeper}
         try:
             while not (self.ended.is_set() or self.runner.stop.is_set()):
                 done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 for task in done & {feeder, keeper}:
-                    task.result()  # a plan that cannot be made, a row that cannot be written: the stage is over
+                    if not task.cancelled():
+                        task.result()  # a plan that cannot be made, a row that cannot be written: the stage is over
         finally:
             for task in waits - {keeper}:
                 task.cancel()
@@ -127,14 +125,37 @@ class Stage:
             self._close()
         keeper.result()
 
+    def end(self, ended: Ended) -> None:
+        """End before the stage's time: what was begun is finished and measured, nothing that comes later is.
+
+        A stage by time that has reached what it was for keeps its load up, unmeasured, until then; else no more is
+        sent.
+        """
+        info = self.info
+        if self.feeder is None or self.window_fed or self.runner.stop.is_set():
+            return
+        now = self.clock.now_ns()
+        info.window_end_ns = now if info.duration_ns is not None else None
+        if ended.reached:
+            info.reached = ended.why
+            if info.duration_ns is not None:
+                return
+        else:
+            info.stopped = ended.why
+        self.feeder.cancel()
+        self.fed = self.window_fed = True
+        self._check_end()
+
     def _close(self) -> None:
         info, now = self.info, self.clock.now_ns()
         info.end_ns = now
+        if self.paused_ns:
+            info.health["paused_s"] = self.paused_ns / 1e9 / max(self.users, 1)
         if self.runner.stop.is_set():
             info.stopped = "interrupted"
         if info.window_end_ns is None or self.runner.stop.is_set():
             info.window_end_ns = min(now, info.window_end_ns or now)
-        if info.requests is not None:
+        if info.requests is not None and info.reached is None:
             info.planned = self.part.share(info.requests)
             info.unsent = max(info.planned - self.sent, 0)
 
@@ -198,7 +219,7 @@ class Stage:
             self.window_fed = True
             self._check_end()
 
-    def _start(self, unit: _Unit, due: int | None, ready: int, in_window: bool) -> None:
+    def _start(self, unit: Unit, due: int | None, ready: int, in_window: bool) -> None:
         self.started += 1
         self.hot_turns = _HOT_TURNS
         task = asyncio.create_task(self._unit(unit, None if self.closed else due, ready, in_window))
@@ -209,7 +230,7 @@ class Stage:
         self.tasks.discard(task)
         self._check_end()
 
-    async def _unit(self, unit: _Unit, due: int | None, ready_ns: int, in_window: bool) -> None:
+    async def _unit(self, unit: Unit, due: int | None, ready_ns: int, in_window: bool) -> None:
         """One slot's work: a request, or a session's turns with their think times and growing history."""
         history: tuple[Message, ...] = ()
         runner = self.runner
@@ -236,11 +257,25 @@ class Stage:
                     break
                 if index + 1 < len(unit.turns):
                     history = (*history, *planned.messages, Message("assistant", answer(capture)))
+            if self.closed:
+                await self._pause(capture)
         finally:
             if in_window:
                 self.window_open -= left  # turns that a failure left unsent
                 self.info.unsent += left
             self.add_slots(1)
+
+    async def _pause(self, capture: Capture) -> None:
+        """After a request that reached no server its user waits: 0.1 s, then longer while nobody gets through, up to
+        1 s, at most a minute of the stage. A closed loop would else send as fast as a dead server refuses."""
+        if capture.failure is None or capture.failure.kind != "connect":
+            self.refused = 0
+            return
+        self.refused += 1
+        pause = min(_PAUSE_NS << min(self.refused // max(self.users, 1), 8), _LONGEST_PAUSE_NS)
+        if self.paused_ns < _MOST_PAUSES_NS * self.users:
+            self.paused_ns += pause
+            await self.clock.sleep_until(self.clock.now_ns() + pause)
 
     def _done(self, capture: Capture, in_window: bool) -> None:
         if in_window:
@@ -285,7 +320,7 @@ class Stage:
 
     # -- everything that is not a send ----------------------------------------------------------------------------
 
-    def _next_unit(self) -> _Unit | None:
+    def _next_unit(self) -> Unit | None:
         if not self.ahead:
             self.build_ahead(1)
         if not self.ahead:
@@ -343,18 +378,3 @@ class Stage:
             runner.live.tally.add(exchange)
         runner.sink.write(exchange)
         runner.on_exchange(exchange)
-
-
-def _units(plan: Iterator[PlannedRequest]) -> Iterator[_Unit]:
-    """Group consecutive turns of one session; every other request is a unit of its own."""
-    pending: list[PlannedRequest] = []
-    for planned in plan:
-        if pending and (planned.session_id is None or planned.session_id != pending[0].session_id):
-            yield _Unit(pending)
-            pending = []
-        pending.append(planned)
-        if planned.session_id is None:
-            yield _Unit(pending)
-            pending = []
-    if pending:
-        yield _Unit(pending)

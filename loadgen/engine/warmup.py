@@ -23,7 +23,7 @@ from loadgen.plan.tokens import Counted, Sizer, calibrate, counted
 from loadgen.plan.workload import Workload
 
 if TYPE_CHECKING:
-    from loadgen.engine.session import Settings
+    from loadgen.engine.settings import Settings
 
 _WARMUP_USERS = 4
 _MOST_OFF = 16  # tokens by which sums of units may miss before the server's counts are not used
@@ -38,7 +38,7 @@ class WarmUp:
         self.service_ns: dict[str, int] = {}
         self._server: ServerTokenizer | None = None
         self._settings, self._say = settings, say
-        self._warmed = 0  # requests so far
+        self._warmed = settings.warmed  # requests so far
         self._met: set[str] = set()  # workloads that were warmed up
         self._learned: set[str] = set()  # of those, the ones whose prompts the server has counted
 

@@ -33,7 +33,7 @@ from loadgen.engine.stage import Slice
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
 from loadgen.errors import LoadgenError
-from loadgen.model import PlannedRequest, Sink, StageInfo
+from loadgen.model import Ended, PlannedRequest, Sink, StageInfo
 from loadgen.wire.timeline import last_token_ns
 
 _LEAD_NS = 100_000_000  # between the last `ready` and the common start
@@ -118,6 +118,11 @@ class Crew:
         finally:
             stopper.cancel()
         return self._merge(task.info)
+
+    def end(self, ended: Ended) -> None:
+        """End the running stage before its time, on every worker."""
+        for worker in self._alive():
+            self._send(worker, ("end", ended))
 
     async def close(self) -> None:
         """End every process; one that does not listen is killed."""
@@ -220,7 +225,8 @@ class Crew:
         info.planned = sum(r.planned for r in results)
         info.unsent = sum(r.unsent for r in results)
         info.stopped = next((r.stopped for r in results if r.stopped), None)
-        if info.requests is not None:
+        info.reached = next((r.reached for r in results if r.reached), None)
+        if info.requests is not None and info.reached is None:
             info.unsent += info.requests - info.planned
             info.planned = info.requests
         info.health = _merged_health([r.health for r in results])
@@ -316,11 +322,13 @@ class _Seated:
             self._runner.lend(value)
         elif word == "stop":
             self._runner.stop.set()
+        elif word == "end":
+            self._runner.end(value)
         else:
             self._orders.put_nowait((word, value))
 
     async def _stage(self, runner: Runner, transport: Transport, task: Task) -> None:
-        info = replace(task.info)
+        info = replace(task.info, health={})
         self._start = asyncio.get_running_loop().create_future()
         meter = HealthMeter(self._selector)
         counts = asyncio.create_task(self._count(runner))
@@ -345,7 +353,7 @@ class _Seated:
             self._pipe.send(("error", (type(bad), bad.what, bad.where, bad.do)))
         finally:
             counts.cancel()
-        info.health = meter.stop()
+        info.health |= meter.stop()
         info.health["peak_connections"] = float(transport.peak_connections)
         self._pipe.send(("counts", runner.live))
         self._pipe.send(("done", info))

@@ -47,6 +47,11 @@ class StageSpec:
     trace: Trace | None = None  # with load "trace": lengths and due times come from it; the mix names one workload
     held_out: bool = False  # measured to test a fit, which must not see it
 
+    @property
+    def workload(self) -> str:
+        """Its workloads' names, joined by +."""
+        return "+".join(workload.name for workload, _ in self.mix)
+
 
 def plan_stage(
     spec: StageSpec,

@@ -41,6 +41,7 @@ SCHEMA = 1
 _INFO = "run.json"
 _ROWS = "requests.jsonl"
 _PART = re.compile(r"requests(\.w\d+)?\.jsonl")
+_TAIL = 1 << 16  # bytes that are read at a time from the end of a file
 _MAX_LINE = 64 << 20  # bytes; a longer "line" is no row
 
 
@@ -83,13 +84,18 @@ def _is_taken(path: Path) -> bool:
 class RowWriter:
     """One file of rows: `model.Sink` for a process. Used as it is by a worker, see `open_part`."""
 
-    def __init__(self, path: Path) -> None:
-        """Create `path`; raises StorageError where it exists or cannot be made."""
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        """Create `path`; raises StorageError where it exists or cannot be made. With `resume` go on behind the last
+        whole line of what is there; half a line, which a killed process left, is cut off."""
         self._path = path
         self._encoder = msgspec.json.Encoder()
         self._size = 0
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if resume else os.O_EXCL)
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(path, flags, 0o644)
+            if resume:
+                self._size = _whole_lines(self._file)
+                os.ftruncate(self._file, self._size)
         except OSError as bad:
             raise storage_error(bad, path) from bad
 
@@ -134,6 +140,11 @@ class RunWriter:
         writer.update(info)
         return writer
 
+    @classmethod
+    def resume(cls, path: Path, info: RunInfo) -> RunWriter:
+        """Go on with the run in folder `path`. Raises StorageError."""
+        return cls(path, RowWriter(path / _ROWS, resume=True), info)
+
     def write(self, exchange: Exchange) -> None:
         """Append one request. Raises StorageError when it could not be kept; all earlier ones are."""
         self._rows.write(exchange)
@@ -156,9 +167,21 @@ class RunWriter:
             self._rows.close()
 
 
-def open_part(path: Path, worker: int) -> RowWriter:
-    """The sink of worker process `worker` of the run at `path`. Raises StorageError where it exists."""
-    return RowWriter(path / f"requests.w{worker}.jsonl")
+def open_part(path: Path, worker: int, *, resume: bool = False) -> RowWriter:
+    """The sink of worker process `worker` of the run at `path`. Raises StorageError: it exists, and no `resume`."""
+    return RowWriter(path / f"requests.w{worker}.jsonl", resume=resume)
+
+
+def _whole_lines(file: int) -> int:
+    """Bytes of a file up to the end of its last whole line."""
+    end = os.fstat(file).st_size
+    while end:
+        begin = max(end - _TAIL, 0)
+        last = os.pread(file, end - begin, begin).rfind(b"\n")
+        if last >= 0:
+            return begin + last + 1
+        end = begin
+    return 0
 
 
 def _encode(encoder: msgspec.json.Encoder, value: Any) -> bytes:
@@ -187,7 +210,7 @@ def open_run(path: Path) -> tuple[RunInfo, Requests]:
 
     What was damaged is told in `info.findings`. Without run.json, what its rows tell about the run takes its place.
     """
-    parts = _parts(path)
+    parts = parts_of(path)
     info = _read_info(path / _INFO)
     if info is None and not parts:
         raise UsageError("holds no run", where=str(path), do=_elsewhere(path))
@@ -210,7 +233,7 @@ def is_part_of_run(file: Path, run: Path) -> bool:
     return same_folder and (file.name in (_INFO, SERVER_FILE, FIT_FILE) or _PART.fullmatch(file.name) is not None)
 
 
-def _parts(path: Path) -> list[Path]:
+def parts_of(path: Path) -> list[Path]:
     """The files of rows; the parent's first, then the workers' by number."""
     try:
         found = [file for file in path.iterdir() if _PART.fullmatch(file.name)]

@@ -173,10 +173,14 @@ def test_unsent_requests_and_missing_users() -> None:
 
 def test_drift_is_seen_and_noise_is_not() -> None:
     growing = [ok(i, sent=0.1 * i, events=(0.2 + 0.002 * i, 0.3 + 0.002 * i)) for i in range(200)]
-    finding = found(growing)["drift"]
+    finding = found(growing)["not_steady"]
     assert finding.severity == "questionable"
-    assert "TTFT" in finding.message
-    assert "drift" not in found(steady())
+    assert "never became steady: median TTFT" in finding.message
+    stepped = [ok(i, sent=0.1 * i, events=(0.2 if i < 100 else 0.4, 0.5)) for i in range(200)]
+    assert found(stepped)["drift"].severity == "questionable"
+    assert not {"drift", "not_steady", "settled_late"} & found(steady()).keys()
+    late = [ok(i, sent=0.1 * i, events=(2.0 if i < 60 else 0.2, 2.1)) for i in range(200)]
+    assert found(late)["settled_late"].value == pytest.approx(6.0, abs=0.5)
 
 
 def test_streams_in_step_are_told() -> None:

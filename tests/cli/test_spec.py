@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from loadgen.cli import cli
 from loadgen.cli.run import command as run_command
+from loadgen.cli.search import SEARCH_OPTIONS
 from loadgen.cli.spec import dump_spec, read_spec, schema, spec_model, with_spec
 from loadgen.cli.stages import stages_from
 from loadgen.errors import UsageError
@@ -41,7 +42,7 @@ def _spec(folder: Path, text: str) -> str:
 
 
 def test_every_flag_has_its_key() -> None:
-    flags = {p.name for p in run_command.params} - {"dump_spec", "help"}
+    flags = {p.name for p in (*run_command.params, *SEARCH_OPTIONS)} - {"dump_spec", "help", "resume"}
     assert set(spec_model().model_fields) == flags
     assert all(field.description for field in spec_model().model_fields.values())
 

@@ -1,0 +1,34 @@
+"""What holds one slot of a stage: a request, or the turns of a session.
+
+Knows: how consecutive turns of a plan belong together. Must not know: slots, clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loadgen.model import PlannedRequest
+
+
+@dataclass(slots=True)
+class Unit:
+    """A request, or the turns of a session. The first body may have been built ahead."""
+
+    turns: list[PlannedRequest]
+    body: bytes | None = None
+
+
+def units(plan: Iterator[PlannedRequest]) -> Iterator[Unit]:
+    """Group consecutive turns of one session; every other request is a unit of its own."""
+    pending: list[PlannedRequest] = []
+    for planned in plan:
+        if pending and (planned.session_id is None or planned.session_id != pending[0].session_id):
+            yield Unit(pending)
+            pending = []
+        pending.append(planned)
+        if planned.session_id is None:
+            yield Unit(pending)
+            pending = []
+    if pending:
+        yield Unit(pending)
