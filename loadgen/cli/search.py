@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from loadgen.cli.run import command as run_command
 from loadgen.cli.values import Number
 from loadgen.errors import EndpointError, NotDecidable
-
-if TYPE_CHECKING:
-    from loadgen.model import RunInfo
 
 # The flags that only a search has.
 SEARCH_OPTIONS: tuple[click.Option, ...] = (
@@ -82,12 +79,13 @@ def _finish(run_dir: Path, *, report: bool, interrupted: bool) -> int:
     """Print what the run is worth and what was found, write the report, and decide the exit code."""
     from loadgen.analysis.summary import summarise
     from loadgen.cli.measure import summary_lines
+    from loadgen.report.search import answer
     from loadgen.store.runfile import open_run
     from loadgen.store.serverfile import read_server
 
     info, requests = open_run(run_dir)
     summary = summarise(info, requests, (), read_server(run_dir))
-    for line in [*summary_lines(summary, gates=False), *found_lines(info)]:
+    for line in [*summary_lines(summary, gates=False), *(f"search {one['workload']}: {answer(one)}" for one in info.search)]:
         click.echo(line)
     if report:
         from loadgen.report.render import write_report
@@ -101,20 +99,3 @@ def _finish(run_dir: Path, *, report: bool, interrupted: bool) -> int:
         raise EndpointError("every request failed", where=str(info.endpoint.get("url", "")), do="see the report")
     endings = {result["ending"] for result in info.search}
     return 1 if "none" in endings else NotDecidable.exit_code if "open" in endings or not endings else 0
-
-
-def found_lines(info: RunInfo) -> list[str]:
-    """The answer for each workload, in a line."""
-    return [f"search {result['workload']}: {answer(result)}" for result in info.search]
-
-
-def answer(result: dict[str, Any]) -> str:
-    """What a search found, in words."""
-    unit = "requests/s" if result["kind"] == "rate" else "users"
-    kept, why = result["kept"], result["why"]
-    if result["ending"] == "none":
-        return f"no load of the range keeps the SLO: {why}"
-    if result["ending"] == "open":
-        return f"not decided: {why}"
-    at_least = "at least " if result["ending"] == "all" else ""
-    return f"{at_least}{kept:g} {unit} keep the SLO; {why}"

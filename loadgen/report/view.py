@@ -15,6 +15,7 @@ from loadgen.report import provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
 from loadgen.report.fitview import fit_view
 from loadgen.report.placement import Placement, placement
+from loadgen.report.search import searches
 from loadgen.report.slowest import slowest
 from loadgen.report.stages import Placed, WorkloadGroup, groups, knee
 
@@ -47,6 +48,8 @@ def view(summary: Summary) -> dict[str, Any]:
             "sentence": tables.VERDICTS[summary.verdict],
             "findings": tables.findings(summary.findings),
         },
+        "searches": searches(info),
+        "skipped": list(info.skipped),
         "objectives": tables.objectives(summary),
         "slo": tables.slo(summary),
         "headline": provenance.headline(info, hardware),
