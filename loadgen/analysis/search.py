@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loadgen.analysis.gate import SloOutcome
@@ -29,6 +29,7 @@ LONGEST = 8  # times the first length: no probe is longer
 _LOWEST = 1e-3  # requests per second; below this nothing is searched
 _DIGITS = 4  # of a load
 _PER_USER = 4
+_ANSWERS = 40  # that a forecast plays
 _SETTLED = 4.0  # first lengths: what has not settled in so many is not sustained
 _HOPELESS = 4  # a probe that would have to be so many times longer than the longest is not repeated
 
@@ -110,6 +111,35 @@ def decide(probes: Sequence[Probe], search: Search) -> NextProbe | Found:
         return wanted
     spent = _spent(probes, wanted, search)
     return wanted if not spent else Found(kept, broken, "open", f"{spent}: {_between(kept, broken)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The fewest and the most that a search takes if every verdict comes at once, whatever its answer is."""
+
+    probes: tuple[int, int]
+    requests: tuple[int, int] | None  # None: by time
+    first: float  # load of the first probe
+
+
+def forecast(search: Search) -> Forecast:
+    """Play the search for answers all over its range (with an open end: four growths from 1)."""
+    low, high = search.low or 1.0 / GROWTH, search.high or GROWTH**4
+    played = [_play(search, low * (high / low) ** (k / _ANSWERS)) for k in range(-1, _ANSWERS + 2)]
+    probes, requests = (sorted(values) for values in zip(*played, strict=True))
+    first = decide((), replace(search, max_seconds=None, max_requests=None))
+    assert isinstance(first, NextProbe)
+    counted = (requests[0], requests[-1]) if search.requests is not None else None
+    return Forecast((probes[0], probes[-1]), counted, first.load)
+
+
+def _play(search: Search, answer: float) -> tuple[int, int]:
+    """(probes, requests) of a search that knows at once what is kept: loads up to `answer`."""
+    probes: list[Probe] = []
+    while isinstance(wanted := decide(probes, search), NextProbe):
+        count = math.ceil(search.first(wanted.load) * wanted.length)
+        probes.append(Probe(wanted.load, "pass" if wanted.load <= answer else "fail", wanted.length, count))
+    return len(probes), sum(probe.requests for probe in probes)
 
 
 def _strongest(probes: Sequence[Probe]) -> dict[float, Probe]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.plan_search import first_probes, search_lines
 from loadgen.cli.run import command as run_command
+from loadgen.cli.search import SEARCH_OPTIONS
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,9 +29,13 @@ _MOST = 200_000  # units that figures are taken over
 _SHOWN_CHARS = 60
 
 
-# Whoever writes `plan` for `run` in a command line sees its plan: every flag of `run` is taken.
-@click.command("plan", params=[p for p in run_command.params if p.name not in ("url", "dump_spec")])
+# Whoever writes `plan` for `run` or `search --` in a command line sees its plan: every flag of both is taken.
+@click.command(
+    "plan",
+    params=[*(p for p in run_command.params if p.name not in ("url", "dump_spec", "resume")), *SEARCH_OPTIONS],
+)
 @click.argument("url", required=False)
+@click.option("--search", is_flag=True, help="The plan of `loadgen search` with these flags.")
 @click.option(
     "--show", type=click.IntRange(0), default=3, show_default=True, help="Requests of each stage to print, with text."
 )
@@ -38,9 +44,17 @@ _SHOWN_CHARS = 60
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.pass_context
 def command(
-    ctx: click.Context, /, url: str | None, show: int, detect: str | None, like: str | None, form: str, **given: Any
+    ctx: click.Context,
+    /,
+    url: str | None,
+    search: bool,
+    show: int,
+    detect: str | None,
+    like: str | None,
+    form: str,
+    **given: Any,
 ) -> None:
-    """Print the schedule that `run` would follow with these flags (or SPEC.yaml), and why; send nothing.
+    """Print the schedule that `run` (or `search`) would follow with these flags (or SPEC.yaml); send nothing.
 
     Prompts are sized by estimate here: a run corrects them by the server's own counts.
     """
@@ -51,7 +65,11 @@ def command(
         raise UsageError(f"{url!r} is neither a URL nor a SPEC.yaml")
     _, given = spec.with_spec(ctx, url or "", given)
     values.check(given)
-    specs = stages_from(given)
+    told: dict[str, Any] = {}
+    if search or (url is not None and spec.is_spec(url) and spec.is_search(url)):
+        specs, told = first_probes(given)
+    else:
+        specs = stages_from(given)
     if given["profile"] is not None:
         _experiment(given, form)
         return
@@ -62,8 +80,11 @@ def command(
         plan_detect.show(specs, stages, detect, like, form)
         return
     if form == "json":
-        click.echo(json.dumps({"seed": given["seed"], "stages": stages}, ensure_ascii=False, indent=2))
+        facts = {"seed": given["seed"], "stages": stages} | ({"search": told} if told else {})
+        click.echo(json.dumps(facts, ensure_ascii=False, indent=2))
         return
+    for line in search_lines(told) if told else ():
+        click.echo(line)
     for stage in stages:
         for line in _lines(stage):
             click.echo(line)

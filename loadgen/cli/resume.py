@@ -7,6 +7,7 @@ is ever changed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from loadgen.analysis.stats import Floats
     from loadgen.engine.settings import Settings
     from loadgen.model import RunInfo
 
@@ -27,6 +31,8 @@ def resumed(run: Path, settings: Settings, spec: dict[str, Any]) -> tuple[Settin
         UsageError: no run, or one that was asked for otherwise.
         StorageError: it cannot be read.
     """
+    import numpy as np
+
     from loadgen.store.runfile import open_run
 
     info, requests = open_run(run)
@@ -36,18 +42,23 @@ def resumed(run: Path, settings: Settings, spec: dict[str, Any]) -> tuple[Settin
     if other or ("search" in spec) != ("search" in info.spec):
         what = ", ".join(other) or "search"
         raise UsageError(f"was made with other flags: {what}", where=f"--resume {run}", do="give those of that run")
-    last = requests.end_ns[~(requests.end_ns != requests.end_ns)]
     for stage in info.stages:
         if stage.end_ns is None:  # it was running when the process died
-            mine = requests.end_ns[(requests.stage == stage.stage) & (requests.end_ns == requests.end_ns)]
-            stage.end_ns = int(mine.max()) if len(mine) else stage.start_ns
+            mine = requests.stage == stage.stage
+            stage.end_ns = _extreme(np.nanmax, requests.end_ns[mine])
+            stage.start_ns = stage.start_ns or _extreme(np.nanmin, requests.dispatched_ns[mine])
             stage.stopped = "interrupted"
-    if info.stages and len(last):
-        info.stages[-1].end_ns = max(info.stages[-1].end_ns or 0, int(last.max()))
+    if info.stages:  # time goes on behind everything that was measured
+        info.stages[-1].end_ns = max(info.stages[-1].end_ns or 0, _extreme(np.nanmax, requests.end_ns) or 0)
     warmed = max(0, -int(requests.request_id.min())) if len(requests) else 0
     info.status, info.error, info.findings = "running", None, []
     info.spec |= {key: spec[key] for key in _MAY_DIFFER if key in spec}
     return replace(settings, nonce=info.nonce, warmed=warmed), info
+
+
+def _extreme(function: Callable[[Floats], np.float64], stamps: Floats) -> int | None:
+    kept = stamps[stamps == stamps]  # without NaN
+    return int(function(kept)) if len(kept) else None
 
 
 def _plain(value: Any, spec: dict[str, Any]) -> Any:

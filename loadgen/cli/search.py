@@ -71,6 +71,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         recipe_of(given, asdict(search)),
         output=None if given["output"] is None else Path(given["output"]),
         resume=given["resume"],
+        prometheus_port=given["prometheus_port"],
     )
     return _finish(run_dir, report=not given["no_report"], interrupted=interrupted)
 
@@ -85,7 +86,8 @@ def _finish(run_dir: Path, *, report: bool, interrupted: bool) -> int:
 
     info, requests = open_run(run_dir)
     summary = summarise(info, requests, (), read_server(run_dir))
-    for line in [*summary_lines(summary, gates=False), *(f"search {one['workload']}: {answer(one)}" for one in info.search)]:
+    found = [f"search {one['workload']}: {answer(one)}" for one in info.search]
+    for line in [*summary_lines(summary, gates=False), *found]:
         click.echo(line)
     if report:
         from loadgen.report.render import write_report

@@ -43,6 +43,13 @@ def read_spec(path: Path) -> dict[str, Any]:
     return {key: _rebased(key, value, path.parent) for key, value in values.items() if value is not None}
 
 
+def is_search(path: str) -> bool:
+    """Whether a spec is of a search: it sets one of the keys that only a search has."""
+    from loadgen.cli.search import SEARCH_OPTIONS
+
+    return bool(read_spec(Path(path)).keys() & {option.name for option in SEARCH_OPTIONS})
+
+
 def with_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The URL and the flags of a command, with what a spec says where no flag does. Raises UsageError."""
     if not is_spec(url):

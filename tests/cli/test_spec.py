@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from loadgen.cli import cli
 from loadgen.cli.run import command as run_command
 from loadgen.cli.search import SEARCH_OPTIONS
-from loadgen.cli.spec import dump_spec, read_spec, schema, spec_model, with_spec
+from loadgen.cli.spec import dump_spec, is_search, read_spec, schema, spec_model, with_spec
 from loadgen.cli.stages import stages_from
 from loadgen.errors import UsageError
 from loadgen.simulator.config import simulated
@@ -240,6 +240,8 @@ _SHORT = {
     "sweep": ["-w", "chat", "--concurrency", "1,2"],
     "mix": ["--rate", "50"],
     "pairs": ["--rate", "50"],
+    "search": ["--rate", "50..60", "--slo", "p50(ttft) < 10s", "--precision", "50"],
+    "stop-rules": ["--concurrency", "1,2", "--cooldown", "0s"],
     "release-gate": ["--rate", "50", "--slo", "error_rate < 50%"],
 }
 
@@ -254,7 +256,8 @@ def test_every_example_runs(endpoint: str, tmp_path: Path, path: Path) -> None:
         text = text.replace("lognormal:5000±4000", "10").replace("lognormal:800±1500,10..20000", "10")
         (tmp_path / file.name).write_text(text, encoding="utf-8")
     flags = ["--requests", "6", "--warmup", "1", "--no-report", "-o", str(tmp_path / "run"), *_SHORT.get(path.stem, [])]
-    done = CliRunner().invoke(cli, ["run", str(tmp_path / path.name), *flags])
+    command = "search" if is_search(str(tmp_path / path.name)) else "run"
+    done = CliRunner().invoke(cli, [command, str(tmp_path / path.name), *flags])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.output
     info, requests = open_run(tmp_path / "run")
     assert info.status == "complete"
