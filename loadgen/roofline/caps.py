@@ -21,7 +21,7 @@ import numpy as np
 from loadgen.model import Finding
 from loadgen.roofline.causes import Cause, mean_length
 from loadgen.roofline.fitted import Fit, FitCell
-from loadgen.roofline.marks import name, several, told
+from loadgen.roofline.marks import name, residual, several, told
 from loadgen.roofline.parts import QUEUE
 from loadgen.roofline.words import number
 
@@ -29,11 +29,12 @@ WAITING = 0.25  # of the users, that must wait
 IDLE = 0.7  # of the time in prefill, over which prompts are what others wait for
 APART = 1.5  # between the sizes of two kinds of request, so that they tell memory from a count
 CLEAR = 2.0  # by which one cap explains the numbers of running sequences better (ratio of their spreads)
+NOT_FITTED = 0.4  # of |log(measured / fit)| of TTFT
 FULL, ROOM = 0.95, 0.8  # of the KV cache, as the server says
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """A cell behind a cap. `size`: KV tokens of a sequence half way through its answer."""
 
     of: FitCell
@@ -43,15 +44,26 @@ class _Held:
 
 def caps(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
     """One finding for each deployment whose requests wait behind a cap at some load."""
-    held: dict[str, list[_Held]] = {}
+    held: dict[str, list[Held]] = {}
     for cause in causes:
-        if cause.phase == "prefill" and (found := _behind(cause)) is not None:
+        if cause.phase == "prefill" and (found := behind(cause)) is not None:
             held.setdefault(cause.of.cell.label, []).append(found)
     for some in held.values():
         yield _finding(some)
+        far = [residual(one.of, "ttft") for one in some]
+        if max(map(abs, far)) > NOT_FITTED:
+            most = math.exp(max(far, key=abs))
+            yield Finding(
+                "questionable",
+                "cap_not_fitted",
+                f"the fit does not reproduce that cap: TTFT is up to {number(most)} times its value",
+                most,
+                "believe the measured TTFT beyond the cap; measure more loads around it",
+            )
 
 
-def _behind(cause: Cause) -> _Held | None:
+def behind(cause: Cause) -> Held | None:
+    """What a cell says of the cap that it waits behind; None where it waits for nothing but prompts. For prefill."""
     cell = cause.of.cell
     if cell.load_kind != "concurrency" or not (cell.ttft_s > 0 and cell.itl_s > 0):
         return None
@@ -62,10 +74,10 @@ def _behind(cause: Cause) -> _Held | None:
     if rate * (cell.ttft_s - prefill) < WAITING * cell.load or rate * prefill > IDLE:
         return None
     size = mean_length(cell, cell.prompt_tokens) + output / 2.0
-    return _Held(cause.of, rate * (decoding + prefill), size)
+    return Held(cause.of, rate * (decoding + prefill), size)
 
 
-def _finding(held: Sequence[_Held]) -> Finding:
+def _finding(held: Sequence[Held]) -> Finding:
     """One cap where lengths or the server tell it, else both."""
     cap, memory = (_middle(values) for values in ([one.running for one in held], [_tokens(one) for one in held]))
     least = min(held, key=lambda one: one.of.cell.load)
@@ -84,7 +96,7 @@ def _finding(held: Sequence[_Held]) -> Finding:
     return Finding("info", verdict, f"{mark} {kept}, or {full}: {why}", cap, advice)
 
 
-def _which(held: Sequence[_Held]) -> tuple[str, str]:
+def _which(held: Sequence[Held]) -> tuple[str, str]:
     """(code, why)."""
     usage = max((told(one.of.cell, "kv_usage", -1.0) for one in held), default=-1.0)
     if usage > FULL:
@@ -102,7 +114,7 @@ def _which(held: Sequence[_Held]) -> tuple[str, str]:
     return "batch_or_kv_cap", "the lengths that were measured do not tell them apart"
 
 
-def _tokens(one: _Held) -> float:
+def _tokens(one: Held) -> float:
     return one.running * one.size
 
 

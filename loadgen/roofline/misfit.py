@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from loadgen.model import Finding
-from loadgen.roofline.caps import caps
+from loadgen.roofline.caps import behind, caps
 from loadgen.roofline.causes import Cause, Phase
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fitted import Fit, FitCell
@@ -217,7 +217,10 @@ def failed(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
             "questionable", "failed_cells", text, share, "what was answered is not what was asked: leave it out"
         )
     usual = {metric: spread_of(fit, metric) for metric in ("ttft", "itl")}
+    capped = {id(cause.of) for cause in causes if cause.phase == "prefill" and behind(cause) is not None}
     for one in fit.cells:
+        if id(one) in capped:  # `caps` names what holds them
+            continue
         off = {m: residual(one, m) for m, (middle, spread) in usual.items()
                if abs(residual(one, m) - middle) > max(FAR, FAR_SPREADS * spread)}  # fmt: skip
         if (off or one.outlier) and one not in wrong and not _skipped(one):

@@ -62,3 +62,19 @@ def test_few_cells_make_no_trend() -> None:
         return replace(cell, itl_s=cell.itl_s * (1 + 0.2 * place))
 
     assert "drift" not in codes(World(design=CALM[-4:], change=slower))
+
+
+def test_a_cap_that_the_estimator_missed_is_told_as_that_and_not_as_failed_cells() -> None:
+    memory = next(of for of in DISTURBANCES if of.name == "KV cap")
+    found = codes(memory.world, ENGINE)
+    assert {"kv_cap", "cap_not_fitted"} <= found
+    assert "failed_cells" not in found
+    assert "cap_not_fitted" not in codes(memory.world, memory.fitted)
+
+
+def test_the_size_of_a_cap_is_about_right() -> None:
+    for title, true in (("KV cap", 60_000), ("batch cap", 16)):
+        of = next(of for of in DISTURBANCES if of.name == title)
+        fit = fit_of(cells(of.world), of.fitted)
+        finding = next(found for found in find_misfits(fit, find_causes(fit)) if found.code == of.code)
+        assert finding.value == pytest.approx(true, rel=0.1)
