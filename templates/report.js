@@ -37,8 +37,16 @@
     displaylogo: false,
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
   };
+  // The library is a second's work: the page can be read and used before it is run, which the first chart does.
+  const library = () => {
+    if (window.Plotly) return;
+    const script = document.createElement("script");
+    script.textContent = document.getElementById("plotly").textContent;
+    document.head.append(script);
+  };
   const drawn = new Set();
   const draw = (plot) => {
+    library();
     drawn.add(plot);
     const { data, layout } = specs[plot.dataset.chart];
     return Plotly.react(plot, resolved(data), themed(layout, plot), config);

@@ -13,7 +13,6 @@ second reading of the files.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cached_property
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import plotly.graph_objects as go
 
+    from loadgen.roofline.fit import Holdout
     from loadgen.roofline.fitted import Fit
 
 _EVENTS = ("event_times_s", "event_tokens")
@@ -116,13 +116,13 @@ class Run:
         gpus: int | None = None,
         shape: str = "",
         dtype: str = "",
-        holdout: str = "alternate",
+        holdout: Holdout = "alternate",
         seed: int = 0,
     ) -> Fit:
         """The physics of the engine behind this run, as `loadgen fit` estimates it.
 
         Args:
-            gpu, gpus, shape, dtype: what served, where the run itself does not say it (or says it wrongly).
+            gpu, gpus, shape, dtype: all of what served, where the run itself does not say it or says it wrongly.
             holdout: which cells are predicted from the others: alternate, shape or none.
             seed: of starting points and resampling.
 
@@ -130,6 +130,7 @@ class Run:
             UsageError: no stage can be fitted, or the hardware is unknown.
         """
         from loadgen.roofline import catalog, named
+        from loadgen.roofline.fit import fit
 
         known = named.Known(
             gpu=named.find_gpu(gpu) if gpu else None,
@@ -137,10 +138,7 @@ class Run:
             shape=catalog.shape(shape) if shape else None,
             dtype=dtype,
         )
-        found: Fit = _estimator()(
-            read_run_cells(self.path, known).cells, holdout=holdout, rng=np.random.default_rng(seed)
-        )
-        return found
+        return fit(read_run_cells(self.path, known).cells, holdout=holdout, rng=np.random.default_rng(seed))
 
     @cached_property
     def _view(self) -> dict[str, Any]:
@@ -194,15 +192,6 @@ class Figures:
 
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *self.names()]
-
-
-def _estimator() -> Callable[..., Fit]:
-    """The estimator, in versions that have one."""
-    try:
-        estimate: Callable[..., Fit] = importlib.import_module("loadgen.roofline.fit").fit
-    except ModuleNotFoundError:
-        raise UsageError("this version of loadgen cannot fit a run yet") from None
-    return estimate
 
 
 def _with_flat_load(row: dict[str, Any]) -> dict[str, Any]:

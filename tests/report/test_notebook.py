@@ -127,6 +127,22 @@ def test_markup_in_a_cell_stays_text(tmp_path: Path) -> None:
     assert "<img" not in html
 
 
+def test_a_fit_reads_the_run_s_cells_and_what_the_user_knows_better(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimator itself takes half a minute; here it is what it is given."""
+    given: list[tuple[Any, dict[str, Any]]] = []
+    monkeypatch.setattr("loadgen.roofline.fit.fit", lambda cells, **more: given.append((cells, more)))
+    run.fit()
+    run.fit(gpu="h100", gpus=2, shape="llama-3.1-8b", dtype="fp8", holdout="shape")
+    (cells, more), (told, better) = given
+    assert [cell.load for cell in cells] == [1, 8] * 3
+    assert cells[0].deployment.gpu.name == "H100-SXM"
+    assert (cells[0].deployment.gpus, told[0].deployment.gpus) == (1, 2)
+    assert told[0].deployment.dtypes.weights == "fp8"
+    assert (more["holdout"], better["holdout"]) == ("alternate", "shape")
+    with pytest.raises(UsageError, match="h1000"):
+        run.fit(gpu="h1000")
+
+
 def _executed(source: str, names: dict[str, Any]) -> Any:
     """The value of a cell's last expression, as a notebook shows it."""
     tree = ast.parse(source)
