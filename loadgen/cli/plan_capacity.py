@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.predict import LEAST
 from loadgen.cli.values import SEEDS, Number
 from loadgen.errors import UsageError
 
@@ -20,43 +23,56 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from loadgen.roofline.capacity import Capacity, Mix, Target
+    from loadgen.roofline.fitread import Measured
     from loadgen.roofline.passes import Deployment, Efficiency
+    from loadgen.roofline.serving import EngineConfig
 
 BASIS = (
-    "Simulated from GPU and model facts at assumed efficiencies, Poisson arrivals split at random over the replicas. "
-    "Not validated: mixtures of experts, and any deployment whose efficiencies were not measured."
+    "Simulated: Poisson arrivals split at random over the replicas, percentiles from queueing. Costs are those of GPUs "
+    "that run all the time."
 )
+# What a plan may rest on and nobody compared with measurements.
+ASSUMED = "the efficiencies are assumed (MFU, MBU and overhead as given): fit a run and give --fit"
+MOE = "mixtures of experts were never compared with measurements"
+CARRIED = "the fit was made elsewhere ({where}); its efficiencies are carried over"
 
 
 @click.command(name="plan-capacity")
-@click.option("--rate", required=True, type=Number(0, min_open=True), help="Requests/s, mean of the day.")
-@click.option("--mix", "mix_text", default="2000/200", show_default=True, help="PROMPT/OUTPUT[:WEIGHT], comma-joined.")
+@click.option("--rate", required=True, type=Number(0, 10**9, min_open=True), help="Requests/s, mean of the day.")
+@click.option("-w", "--workload", multiple=True, help="As in run: names or FILE.yaml, comma-joined.  [default: chat]")
+@click.option("--mix", metavar="W,W", help="Weights of the workloads, such as 70,20,10.  [default: equal]")
+@click.option("--prompt-tokens", help="Prompt length of all of them: 2000, normal:2000±200, ...")
+@click.option("--output-tokens", help="Output length, likewise.")
 @click.option("--slo", multiple=True, required=True, help="Limits, e.g. 'p99(ttft) < 1s, p95(tpot) <= 50ms'.")
-@click.option("--gpu", default="h100-sxm", show_default=True, help="One or several, comma-joined.")
+@click.option(
+    "--fit", "fit_path", metavar="RUN|FILE", help="Measured efficiencies: a fitted run, or fit --format json."
+)
+@click.option("--gpu", help="One or several, comma-joined.  [default: the fit's, or h100-sxm]")
 @click.option("--gpus", default="1,2,4,8", show_default=True, help="Tensor-parallel degrees to try.")
 @click.option("--batch-cap", default="64,256", show_default=True, help="Sequences at once to try.")
-@click.option("--shape", default="llama-3.1-8b", show_default=True, help="Model of the catalogue, or a config.json.")
-@click.option("--dtype", default="bf16", show_default=True)
+@click.option("--shape", help="Model of the catalogue, or a config.json.  [default: the fit's, or llama-3.1-8b]")
+@click.option("--dtype", help="[default: the fit's, or bf16]")
 @click.option("--weights", default="")
 @click.option("--compute", default="")
 @click.option("--kv", default="")
-@click.option("--mfu", default=0.45, show_default=True, type=Number(0, 1, min_open=True))
-@click.option("--mbu", default=0.8, show_default=True, type=Number(0, 1, min_open=True))
-@click.option("--overhead", default="1ms", show_default=True, help="Fixed time per step.")
+@click.option("--mfu", type=Number(LEAST, 1), help="Share of peak FLOP/s, without --fit.  [default: 0.45]")
+@click.option("--mbu", type=Number(LEAST, 1), help="Share of bandwidth, without --fit.  [default: 0.8]")
+@click.option("--overhead", help="Fixed time per step, without --fit.  [default: 1ms]")
+@click.option("--prefix-cache", is_flag=True, help="What a workload's prompts share is in the server's cache.")
 @click.option("--price", default="", help="Per GPU and hour: 2.5, or h100-sxm=2.5,h200-sxm=3.5.")
 @click.option("--swing", default=0.0, show_default=True, type=Number(0, 1), help="Day: rate x (1 ± swing).")
 @click.option("--seed", default=0, show_default=True, type=SEEDS)
 @click.option("--format", "form", default="text", type=click.Choice(["text", "json"]), show_default=True)
 def command(form: str, **flags: Any) -> None:
     """Plan how many GPUs keep the limits at a rate, and what that costs."""
-    from loadgen.roofline.capacity import simulate_day
-    from loadgen.roofline.naming import seconds
-    from loadgen.roofline.passes import Efficiency
+    from loadgen.cli.stages import mix_from
+    from loadgen.roofline.capacity import Mix, simulate_day
 
-    mix, targets = parse_mix(flags["mix_text"]), read_targets(flags["slo"])
-    efficiency = Efficiency(mfu=flags["mfu"], mbu=flags["mbu"], step_s=seconds(flags["overhead"], "--overhead"))
-    plans, left_out = _plans(flags, efficiency, mix, targets)
-    rows = [to_json(plan, targets) for plan in plans]
+    targets = read_targets(flags["slo"])
+    mix = Mix(mix_from(flags), flags["prefix_cache"])
+    basis = _basis(flags)
+    plans, left_out = _plans(flags, basis, mix, targets)
+    rows = [to_json(plan, targets) | {"unvalidated": basis.doubts(plan.where)} for plan in plans]
     if flags["swing"] and plans:
         best = plans[0]
         day = simulate_day(
@@ -70,30 +86,94 @@ def command(form: str, **flags: Any) -> None:
         )
         rows[0]["day"] = {name: _finite(getattr(day, name)) for name in day.__dataclass_fields__}
     if form == "json":
-        click.echo(json.dumps({"basis": BASIS, "plans": rows, "left_out": left_out}, indent=2))
+        told = {"basis": BASIS, "efficiencies": basis.text, "plans": rows, "left_out": left_out}
+        click.echo(json.dumps(told, indent=2, allow_nan=False, ensure_ascii=False))
     else:
-        click.echo("\n".join(_text(rows, left_out, targets)))
+        click.echo("\n".join([*_text(rows, left_out, targets), basis.text, BASIS]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Basis:
+    """Where the efficiencies come from: assumed, or those of a fit."""
+
+    assumed: Efficiency | None
+    measured: Measured | None
+    text: str
+
+    def engine(self, where: Deployment, cap: int) -> EngineConfig:
+        """The engine of a deployment with a batch of at most `cap`. Raises UsageError: the model does not fit."""
+        from loadgen.roofline.serving import engine_config
+        from loadgen.roofline.whatif import carried
+
+        if self.measured is None:
+            assert self.assumed is not None
+            return engine_config(where, self.assumed, max_sequences=cap)
+        old = self.measured
+        law = old.engine.law if where == old.where else carried(old.engine.law, old.where, where)
+        room, before = where.kv_capacity_tokens(), old.where.kv_capacity_tokens()
+        known = old.engine.kv_tokens
+        kv = room if known is None else max(1, int(known * (room / before)))
+        return replace(old.engine, law=law, kv_tokens=kv, max_sequences=cap)
+
+    def doubts(self, where: Deployment) -> list[str]:
+        """What of a plan for this deployment was never compared with measurements."""
+        found = [MOE] if where.shape.moe_layers else []
+        if self.measured is None:
+            return [ASSUMED, *found]
+        if where != self.measured.where:
+            from loadgen.roofline.named import describe
+
+            found.append(CARRIED.format(where=describe(self.measured.where)))
+        return found
+
+
+def _basis(flags: dict[str, Any]) -> _Basis:
+    from loadgen.cli.hardware import read_shape
+    from loadgen.roofline.naming import seconds
+    from loadgen.roofline.passes import Efficiency
+
+    given = [name for name in ("mfu", "mbu", "overhead") if flags[name] is not None]
+    if flags["fit_path"] is None:
+        step_s = seconds(flags["overhead"] or "1ms", "--overhead")
+        assumed = Efficiency(mfu=flags["mfu"] or 0.45, mbu=flags["mbu"] or 0.8, step_s=step_s)
+        text = (
+            f"Efficiencies: assumed, MFU {assumed.mfu:g}, MBU {assumed.mbu:g}, overhead {step_s * 1e3:g} ms per step."
+        )
+        return _Basis(assumed, None, text)
+    if given:
+        raise UsageError(f"--{given[0]} says nothing beside --fit", where="--fit", do="give one or the other")
+    from loadgen.roofline.fitread import fitted_engine
+    from loadgen.roofline.named import Known, describe
+    from loadgen.store.fitfile import load_fit
+
+    own = read_shape(flags["shape"]) if (flags["shape"] or "").endswith(".json") else None
+    measured = fitted_engine(load_fit(Path(flags["fit_path"])), flags["fit_path"], Known(shape=own))
+    errors = [f"{name} {error:.1%}" for name, error in (("TTFT", measured.ttft_error), ("ITL", measured.itl_error))]
+    held_out = "not held against cells that it had not seen" if math.isnan(measured.ttft_error) else ", ".join(errors)
+    return _Basis(
+        None, measured, f"Efficiencies: the fit of {describe(measured.where)}, median held-out error {held_out}."
+    )
 
 
 def _plans(
-    flags: dict[str, Any], efficiency: Efficiency, mix: Mix, targets: Sequence[Target]
+    flags: dict[str, Any], basis: _Basis, mix: Mix, targets: Sequence[Target]
 ) -> tuple[list[Capacity], list[str]]:
     """The best plan of every GPU and degree, cheapest first (fewest GPUs without prices), and what was left out."""
     from loadgen.roofline.capacity import plan_capacity
-    from loadgen.roofline.serving import engine_config
 
-    prices = _prices(flags["price"], flags["gpu"])
+    deployments = list(_deployments(flags, basis.measured))
+    prices = _prices(flags["price"], deployments)
     caps = _integers(flags["batch_cap"], "--batch-cap")
     plans: list[Capacity] = []
     left_out: list[str] = []
-    for where in _deployments(flags):
+    for where in deployments:
         name = f"{where.gpus} x {where.gpu.name}"
         found: list[Capacity] = []
         try:
             for cap in caps:
                 plan = plan_capacity(
                     where,
-                    engine_config(where, efficiency, max_sequences=cap),
+                    basis.engine(where, cap),
                     mix,
                     targets,
                     peak_rate=flags["rate"] * (1 + flags["swing"]),
@@ -112,38 +192,26 @@ def _plans(
     return plans, left_out
 
 
-def _deployments(flags: dict[str, Any]) -> Iterator[Deployment]:
+def _deployments(flags: dict[str, Any], measured: Measured | None) -> Iterator[Deployment]:
+    """Every GPU at every degree; what no flag says is the fit's."""
     from loadgen.cli.hardware import read_dtypes, read_gpu, read_shape
     from loadgen.roofline.passes import Deployment
 
-    shape = read_shape(flags["shape"])
-    for name in flags["gpu"].split(","):
-        gpu = read_gpu(name)
-        choice = read_dtypes(gpu, flags["dtype"], flags["weights"], flags["compute"], flags["kv"])
-        for gpus in _integers(flags["gpus"], "--gpus"):
-            if shape.heads % gpus == 0:
-                yield Deployment(gpu, gpus, shape, choice)
-
-
-def parse_mix(text: str) -> Mix:
-    """`2000/200:70,20000/100:20` as a mix; weights default to 1.
-
-    Raises:
-        UsageError: not of that form.
-    """
-    from loadgen.roofline.capacity import Kind, Mix
-
-    kinds = []
-    for part in text.split(","):
-        lengths, _, weight = part.partition(":")
-        prompt, _, output = lengths.partition("/")
-        try:
-            kinds.append(Kind(int(prompt), int(output), float(weight or 1)))
-        except ValueError:
-            raise UsageError(
-                f"cannot read {part!r}", where="--mix", do="write PROMPT/OUTPUT:WEIGHT, e.g. 2000/200:70"
-            ) from None
-    return Mix(tuple(kinds))
+    fitted = None if measured is None else measured.where
+    if flags["shape"] is not None or fitted is None:
+        shape = read_shape(flags["shape"] or "llama-3.1-8b")
+    else:
+        shape = fitted.shape
+    typed = flags["dtype"] or flags["weights"] or flags["compute"] or flags["kv"]
+    gpus = [read_gpu(name) for name in (flags["gpu"] or ("h100-sxm" if fitted is None else fitted.gpu.name)).split(",")]
+    for gpu in gpus:
+        if typed or fitted is None:
+            choice = read_dtypes(gpu, flags["dtype"] or "bf16", flags["weights"], flags["compute"], flags["kv"])
+        else:
+            choice = fitted.dtypes
+        for count in _integers(flags["gpus"], "--gpus"):
+            if shape.heads % count == 0:
+                yield Deployment(gpu, count, shape, choice)
 
 
 def read_targets(expressions: Sequence[str]) -> tuple[Target, ...]:
@@ -181,15 +249,15 @@ def _integers(text: str, flag: str) -> list[int]:
     return values
 
 
-def _prices(text: str, gpus: str) -> dict[str, float]:
-    """Catalogue name -> price per GPU and hour. A bare number is for every GPU asked for."""
+def _prices(text: str, deployments: Sequence[Deployment]) -> dict[str, float]:
+    """GPU's name -> price per GPU and hour. A bare number is for every GPU asked for."""
     from loadgen.roofline.catalog import gpu
     from loadgen.roofline.naming import quantity
 
     if not text:
         return {}
     if "=" not in text:
-        return dict.fromkeys((gpu(name).name for name in gpus.split(",")), quantity(text, "--price"))
+        return dict.fromkeys((where.gpu.name for where in deployments), quantity(text, "--price"))
     pairs = (part.partition("=") for part in text.split(","))
     return {gpu(name).name: quantity(value, f"--price {name}") for name, _, value in pairs}
 
@@ -238,9 +306,16 @@ def _text(rows: list[dict[str, Any]], left_out: list[str], targets: Sequence[Tar
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in table]
     if rows and (day := rows[0].get("day")):
         error = "n/a" if day["error"] is None else f"{day['error']:.2%}"
+        part = "" if day["share"] == 1 else f", {day['share']:.0%} of each hour"
         lines.append(
             f"day, first plan: {day['attainment']:.2%} of requests within the limits, "
             f"worst hour {day['worst_hour']:.2%} ({day['requests']:,} requests on {day['sampled']} of "
-            f"{day['replicas']} replicas, standard error {error})"
+            f"{day['replicas']} replicas{part}, standard error {error})"
         )
-    return [*lines, *(f"left out: {reason}" for reason in left_out), BASIS]
+    doubts: dict[str, list[str]] = {}
+    for row in rows:
+        for doubt in row["unvalidated"]:
+            doubts.setdefault(doubt, []).append(f"{row['gpus_per_replica']} x {row['gpu']}")
+    for doubt, names in doubts.items():
+        lines.append(f"unvalidated, {'all plans' if len(names) == len(rows) else ', '.join(names)}: {doubt}")
+    return [*lines, *(f"left out: {reason}" for reason in left_out)]

@@ -163,6 +163,14 @@ def _mixes(given: dict[str, Any], workloads: Sequence[Workload]) -> list[tuple[t
     return [tuple(zip(workloads, weights, strict=True))]
 
 
+def mix_from(given: dict[str, Any]) -> tuple[tuple[Workload, float], ...]:
+    """All workloads as one mix, equally often where --mix does not say. Raises UsageError."""
+    workloads = _workloads(given)
+    if given["mix"] is None:
+        return tuple((workload, 1.0) for workload in workloads)
+    return _mixes(given, workloads)[0]
+
+
 def _loads(given: dict[str, Any]) -> list[Load]:
     from loadgen.model import Load
     from loadgen.plan.arrivals import parse_arrivals

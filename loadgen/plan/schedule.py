@@ -197,12 +197,13 @@ def outline(spec: StageSpec, seed: int) -> Iterator[tuple[Drawn, int | None]]:
 def _drawn(spec: StageSpec, seed: int) -> Iterator[Drawn]:
     for block in itertools.count():
         rng = generator(seed, spec.stage, LENGTHS, block)
-        for facts in _drawn_block(spec.mix, rng.random((4, _BLOCK))).T.tolist():
+        for facts in draw_units(spec.mix, rng.random((4, _BLOCK))).T.tolist():
             yield Drawn(*facts)
 
 
-def _drawn_block(mix: tuple[tuple[Workload, float], ...], u: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Rows: workload, prompt tokens, output tokens, turns; for every workload the lengths are its own."""
+def draw_units(mix: tuple[tuple[Workload, float], ...], u: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Rows: workload, prompt tokens, output tokens, turns; for every workload the lengths are its own. `u`: uniform
+    numbers, four rows of as many as there are to be units."""
     weights = np.cumsum([weight for _, weight in mix])
     chosen = np.searchsorted(weights / weights[-1], u[0], "right")
     rows = np.empty((4, u.shape[1]), dtype=np.int64)

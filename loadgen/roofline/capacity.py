@@ -13,11 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import UsageError
+from loadgen.plan.schedule import draw_units
+from loadgen.plan.workload import Workload
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_fast import Served, simulate_closed, simulate_open
@@ -25,44 +28,54 @@ from loadgen.roofline.serving_fast import Served, simulate_closed, simulate_open
 REQUEST_METRICS = ("ttft", "tpot", "e2e", "max_gap")
 PRECISION = 0.02  # of the highest rate: where bisection stops
 DAY_S = 86_400.0
+MOST_OF_A_DAY = 500_000  # requests of one replica; of a faster one a shorter day is simulated
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of request in the mix; lengths are uniform in [1 - spread, 1 + spread] x nominal."""
+class Lengths(NamedTuple):
+    """Tokens of each request; `cached` of its prompt tokens need no prefill."""
 
-    prompt_tokens: int
-    output_tokens: int
-    weight: float = 1.0
+    prompts: npt.NDArray[np.int64]
+    outputs: npt.NDArray[np.int64]
+    cached: npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What is asked of the server."""
+    """What is asked of the server: workloads with their weights. `prefix_cache`: what a workload's prompts share is
+    there already."""
 
-    kinds: tuple[Kind, ...]
-    spread: float = 0.2
+    parts: tuple[tuple[Workload, float], ...]
+    prefix_cache: bool = False
 
     def __post_init__(self) -> None:
-        ok = self.kinds and 0 <= self.spread < 1
-        if not ok or any(min(k.prompt_tokens, k.output_tokens) < 1 or k.weight <= 0 for k in self.kinds):
-            raise UsageError("a mix needs kinds with lengths of at least 1 and weights above 0, and a spread below 1")
+        if not self.parts or min(weight for _, weight in self.parts) < 0 or self._weight <= 0:
+            raise UsageError("a mix needs a workload with a weight above 0")
+        for workload, _ in self.parts:
+            if workload.turns is not None or workload.texts is not None:
+                what = "is a conversation" if workload.turns is not None else "sends texts of its own"
+                raise UsageError(
+                    f"workload {workload.name} {what}: its prompts' lengths are not known beforehand",
+                    do="describe them by the lengths of a workload without turns and data",
+                )
+
+    @property
+    def _weight(self) -> float:
+        return sum(weight for _, weight in self.parts)
 
     @property
     def output_tokens(self) -> float:
         """Mean output tokens of a request."""
-        return sum(k.weight * k.output_tokens for k in self.kinds) / sum(k.weight for k in self.kinds)
+        return sum(weight * workload.output_tokens.mean() for workload, weight in self.parts) / self._weight
 
-    def draw(self, count: int, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Prompt and output tokens of `count` requests."""
-        weights = np.array([k.weight for k in self.kinds])
-        which = rng.choice(len(self.kinds), size=count, p=weights / weights.sum())
+    def draw(self, count: int, rng: np.random.Generator) -> Lengths:
+        """Lengths of `count` requests."""
+        which, prompts, outputs, _ = draw_units(self.parts, rng.random((4, count)))
+        shared = [w.prefix.tokens if w.prefix is not None and self.prefix_cache else 0 for w, _ in self.parts]
+        return Lengths(prompts, outputs, np.minimum(np.array(shared, np.int64)[which], prompts - 1))
 
-        def around(nominal: Sequence[int]) -> npt.NDArray[np.int64]:
-            factor = rng.uniform(1 - self.spread, 1 + self.spread, count)
-            return np.maximum(1, np.rint(np.array(nominal)[which] * factor)).astype(np.int64)
 
-        return around([k.prompt_tokens for k in self.kinds]), around([k.output_tokens for k in self.kinds])
+def _served(config: EngineConfig, arrivals: npt.NDArray[np.float64], lengths: Lengths) -> Served:
+    return simulate_open(config, arrivals, lengths.prompts, lengths.outputs, cached_tokens=lengths.cached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,7 @@ def operate(config: EngineConfig, mix: Mix, targets: Sequence[Target], rate: flo
     rng = np.random.default_rng(seed)
     count = 2000 + 20 * config.max_sequences
     arrivals = np.cumsum(rng.exponential(1.0 / rate, count))
-    served = simulate_open(config, arrivals, *mix.draw(count, rng))
+    served = _served(config, arrivals, mix.draw(count, rng))
     measured = np.arange(count) >= count // 5
     early, late = (float(np.mean(served.ttft_s[part])) for part in np.array_split(np.arange(count // 5, count), 2))
     alone = float(np.min(served.e2e_s))
@@ -139,7 +152,8 @@ def operate(config: EngineConfig, mix: Mix, targets: Sequence[Target], rate: flo
 def replica_rate(config: EngineConfig, mix: Mix, targets: Sequence[Target], seed: int = 0) -> Operating | None:
     """The highest rate at which one replica keeps the limits, within PRECISION; None if it cannot even when idle."""
     rng = np.random.default_rng(seed)
-    single = simulate_closed(config, 1, *mix.draw(32, rng))
+    some = mix.draw(32, rng)
+    single = simulate_closed(config, 1, some.prompts, some.outputs, cached_tokens=some.cached)
     low = 0.02 / float(np.mean(single.e2e_s))
     best = operate(config, mix, targets, low, seed)
     if not best.keeps(targets):
@@ -190,7 +204,11 @@ def plan_capacity(
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day on a sample of the replicas. `error` is the standard error of `attainment` over them; nan with one."""
+    """A day on a sample of the replicas. `error` is the standard error of `attainment` over them; nan with one.
+
+    `share`: how much of each hour was simulated; below 1 the rate rises and falls so much faster, which changes nothing
+    as long as a minute's queue is gone after minutes.
+    """
 
     replicas: int
     sampled: int
@@ -198,6 +216,7 @@ class Day:
     attainment: float
     error: float
     worst_hour: float  # the lowest attainment of an hour, all sampled replicas together
+    share: float
 
 
 def simulate_day(
@@ -216,17 +235,19 @@ def simulate_day(
     Arrivals are a Poisson process of varying rate, by thinning one of the peak rate (Lewis and Shedler, 1979).
     """
     sampled = min(sample, replicas)
+    peak = mean_rate * (1 + swing) / replicas
+    share = min(1.0, MOST_OF_A_DAY / (peak * DAY_S))
+    length_s = share * DAY_S
     hits, totals = np.zeros((sampled, 24)), np.zeros((sampled, 24))
     for k, stream in enumerate(np.random.SeedSequence(seed).spawn(sampled)):
         rng = np.random.default_rng(stream)
-        peak = mean_rate * (1 + swing) / replicas
-        times = np.sort(rng.uniform(0.0, DAY_S, rng.poisson(peak * DAY_S)))
-        keep = rng.uniform(0.0, 1 + swing, times.size) < 1 + swing * np.sin(2 * np.pi * times / DAY_S)
+        times = np.sort(rng.uniform(0.0, length_s, rng.poisson(peak * length_s)))
+        keep = rng.uniform(0.0, 1 + swing, times.size) < 1 + swing * np.sin(2 * np.pi * times / length_s)
         arrivals = times[keep]
         if not arrivals.size:
             continue
-        good = _within(simulate_open(config, arrivals, *mix.draw(arrivals.size, rng)), targets)
-        hour = np.minimum(arrivals // 3600, 23).astype(np.int64)
+        good = _within(_served(config, arrivals, mix.draw(arrivals.size, rng)), targets)
+        hour = np.minimum(arrivals // (length_s / 24), 23).astype(np.int64)
         totals[k] = np.bincount(hour, minlength=24)
         hits[k] = np.bincount(hour, weights=good, minlength=24)
     if not totals.sum():
@@ -236,7 +257,7 @@ def simulate_day(
     seen = totals.sum(axis=0) > 0
     by_hour = hits.sum(axis=0)[seen] / totals.sum(axis=0)[seen]
     overall = float(hits.sum() / totals.sum())
-    return Day(replicas, sampled, int(totals.sum()), overall, spread, float(by_hour.min()))
+    return Day(replicas, sampled, int(totals.sum()), overall, spread, float(by_hour.min()), share)
 
 
 def _within(served: Served, targets: Sequence[Target]) -> npt.NDArray[np.bool_]:

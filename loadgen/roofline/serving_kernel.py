@@ -303,22 +303,21 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
     if k.late > 0 and (s.at[HIDDEN] > 0 or s.at[FRESH] < batch):
         return now, 0
     spare = s.output[s.running[0]]
-    context = longest_context = 0
-    shortest_context = s.computed[s.running[0]] + 1
+    context = growth = 0.0  # of what all of them read in a step, and by how much it grows from step to step
     for place in range(batch):
         i = s.running[place]
         if math.isnan(s.first[i]) or s.prompt[i] + s.generated[i] - s.computed[i] != 1:
             return now, 0
         spare = min(spare, s.output[i] - s.generated[i] - 1)
-        context += s.computed[i] + 1
-        shortest_context = min(shortest_context, s.computed[i] + 1)
-        longest_context = max(longest_context, s.computed[i] + 1)
-    outside = 0.0  # share of the layers that see a window's worth and no more
-    if law.window_share > 0.0:
-        if law.window_chunked == 0.0 and shortest_context >= law.window_tokens:
-            outside = law.window_share
-        else:  # up to the window every layer sees everything
-            spare = min(spare, int(law.window_tokens) - longest_context)
+        reads = s.computed[i] + 1
+        context += context_seen(law, float(reads))
+        # With windows what is read grows in straight pieces: it bends where a window is full, or begins anew.
+        if law.window_share > 0.0 and law.window_chunked > 0.0:
+            spare = min(spare, int(law.window_tokens) - (reads - 1) % int(law.window_tokens))
+        elif law.window_share > 0.0 and reads <= law.window_tokens:
+            spare = min(spare, int(law.window_tokens) - reads + 1)
+        bent = law.window_share > 0.0 and law.window_chunked == 0.0 and reads > law.window_tokens
+        growth += 1.0 - law.window_share * bent
     missing = 0
     for place in range(batch):
         i = s.running[place]
@@ -329,7 +328,7 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
     first_end = longest = 0.0
     b = float(batch)
     while steps < spare and (full or now < arrival):
-        seen = (1.0 - outside) * context + outside * law.window_tokens * b
+        seen = context
         compute, weights, kv, attention, communication, overhead = step_parts(law, b, b, 0.0, b, seen, seen, 0.0)
         seconds = combine(law, compute, weights, kv, attention, communication, overhead)
         now += seconds
@@ -337,7 +336,7 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
             first_end = now
         else:
             longest = max(longest, seconds)
-        context += batch
+        context += growth
         steps += 1
     for place in range(batch):
         i = s.running[place]

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loadgen.errors import UsageError
 from loadgen.store.wholefile import replacing
 
 FIT_FILE = "fit.json"
@@ -32,3 +33,21 @@ def read_fit(run: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("version") == VERSION else None
+
+
+def load_fit(path: Path) -> dict[str, Any]:
+    """A fit that a user names: a run that was fitted, or what `fit --format json` wrote.
+
+    Raises:
+        UsageError: there is none, or it cannot be read.
+    """
+    file = path / FIT_FILE if path.is_dir() else path
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as bad:
+        reason = bad.strerror.lower() if isinstance(bad, OSError) and bad.strerror else "not JSON"
+        do = "fit the run first: loadgen fit RUN" if path.is_dir() else "write one: loadgen fit RUN --format json"
+        raise UsageError(f"no fit that can be read: {reason}", where=str(file), do=do) from bad
+    if not isinstance(found, dict):
+        raise UsageError("is no fit", where=str(file), do="write one: loadgen fit RUN --format json")
+    return found

@@ -25,7 +25,7 @@ def law_of(name: str, gpus: int) -> StepLaw:
 
 
 LAWS = [law_of("llama-3.1-8b", 1), law_of("gpt-oss-20b", 2), law_of("llama-4-scout", 8), law_of("deepseek-v3", 8)]
-LAWS.append(LAWS[0]._replace(overlap=1.0))
+LAWS += [LAWS[0]._replace(overlap=1.0), LAWS[2]._replace(window_tokens=40.0)]  # Llama 4 has windows in chunks
 configs = st.builds(
     EngineConfig,
     law=st.sampled_from(LAWS),
