@@ -19,10 +19,13 @@ from loadgen.analysis.measured import Columns
 from loadgen.analysis.stats import Floats
 from loadgen.analysis.summary import StageSummary, Summary
 from loadgen.analysis.windows import Mask
+from loadgen.model import Finding
 from loadgen.roofline.cells import Cell, LoadKind, Protocol, uniform_law
 from loadgen.roofline.passes import Deployment
 
 SHORT = 0.9  # of the output tokens asked for: an answer under it is a short one
+# Findings that make the client, not the server, the bottleneck.
+_CLIENT = frozenset(["client_delay", "loop_lag", "client_cpu", "clock_error", "workers_lost", "unsent"])
 _BURST_S = 0.001  # per user: an opening that takes less is a burst
 # The server's own figures of a stage (see `server_stage.figures`) -> their names as evidence.
 _SERVER = {
@@ -134,7 +137,7 @@ def _evidence(stage: StageSummary, summary: Summary) -> Iterable[tuple[str, floa
         "short_share": _share(columns, columns.output_tokens < SHORT * columns.output_requested),
         "tokens_per_event": _ratio(columns.streamed, columns.events.astype(np.float64), columns.streamed_ok),
         "shared_receives": _ratio(columns.shared_events, columns.events.astype(np.float64), columns.streamed_ok),
-        "invalid": float(any(f.severity == "invalid" and f.stage in (None, info.stage) for f in summary.findings)),
+        "invalid": float(any(_by_client(f, info.stage) for f in summary.findings)),
         "start_s": None if info.start_ns is None else info.start_ns / 1e9,
     }
     if isinstance(rtt := summary.info.endpoint.get("rtt_ns"), int | float):
@@ -143,6 +146,10 @@ def _evidence(stage: StageSummary, summary: Summary) -> Iterable[tuple[str, floa
     for name, value in told.items():
         if value is not None and math.isfinite(value):
             yield name, float(value)
+
+
+def _by_client(finding: Finding, stage: int) -> bool:
+    return finding.severity == "invalid" and finding.code in _CLIENT and finding.stage in (None, stage)
 
 
 def _share(columns: Columns, mask: Mask) -> float | None:

@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.analysis.cells import cells
 from loadgen.analysis.summary import StageSummary, Summary, summarise
-from loadgen.model import Exchange
+from loadgen.model import Exchange, Finding
 from loadgen.roofline.cells import Cell
 from tests.analysis.made import failed, frame, ok, run, stage
 
@@ -118,3 +118,22 @@ def test_a_stage_that_is_no_point_says_why(made: list[Exchange], of_stage: dict[
     found, (line,) = cells(summary(made, **of_stage), None)
     assert found == ()
     assert why in line
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "stage", "by_client"),
+    [
+        ("client_delay", "invalid", None, 1.0),
+        ("loop_lag", "invalid", 0, 1.0),
+        ("loop_lag", "invalid", 7, 0.0),
+        ("loop_lag", "questionable", 0, 0.0),
+        ("drift", "invalid", 0, 0.0),
+        ("faster_than_hardware", "invalid", None, 0.0),
+    ],
+)
+def test_only_the_clients_own_faults_make_it_the_bottleneck(
+    code: str, severity: str, stage: int | None, by_client: float
+) -> None:
+    found = summary(closed(4, 3), {}, value=4.0, start=0.0)
+    finding = Finding(severity, code, "", stage=stage)  # type: ignore[arg-type]
+    assert one(replace(found, findings=(finding,))).evidence["invalid"] == by_client
