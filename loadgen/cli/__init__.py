@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("check", "The release gate: does a run keep its SLOs?"),
     "compare": ("compare", "Compare runs side by side; the regression gate."),
     "predict": ("predict", "Predict TTFT, TPOT and rates from GPU and model facts."),
+    "fit": ("fit", "Fit an engine to measured cells: what limits it, what would help, another GPU."),
     "plan-capacity": ("plan_capacity", "How many GPUs keep the limits at a rate, and at which cost."),
     "simulate": ("simulate", "Serve a simulated engine as an OpenAI-compatible endpoint."),
     "export": ("export", "Export a run, one row per request."),

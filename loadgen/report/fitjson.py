@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from loadgen.model import Finding
+from loadgen.roofline.account import parameters
 from loadgen.roofline.causes import FORMULAS, Cause
 from loadgen.roofline.fitted import Errors, Fit, FitCell
 from loadgen.roofline.passes import Deployment
@@ -44,7 +45,7 @@ def fit_json(
         **_facts(fit.deployment),
         "deployments": [{"label": label} | _facts(_deployment(fit, label)) for label in fit.engine],
         "refused": fit.refused,
-        "parameters": {p.name: _without(asdict(p), "name") for p in fit.parameters},
+        "parameters": {p.name: _without(asdict(p), "name") for p in parameters(fit)},
         "engine": {label: _engine(engine) for label, engine in fit.engine.items()},
         "limits": [_limit(cause, numbers) for cause in causes],
         "findings": [_without(asdict(finding), "stage") for finding in findings],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from loadgen.report.fitjson import plain
 from loadgen.report.fitprediction import predictions
-from loadgen.roofline.account import Account
+from loadgen.roofline.account import Account, parameters
 from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
 from loadgen.roofline.named import describe
 from loadgen.roofline.overlay import Prediction, prediction_json
@@ -106,7 +106,7 @@ def _parameters(fit: Fit) -> Section:
             one.unit,
             one.settle if not one.identified else "",
         )
-        for one in fit.parameters
+        for one in parameters(fit)
     ]
     lines = [
         f"{f'{label}: ' if label and len(fit.engine) > 1 else ''}token budget {engine.token_budget:,} per step, "
@@ -133,7 +133,7 @@ def _constants(fit: Fit) -> Iterator[str]:
 def _amount(one: Parameter, value: float) -> str:
     if one.unit.startswith("s") and not one.unit.startswith("share"):
         return seconds(value)
-    return number(value) if math.isfinite(value) else "n/a"
+    return quantity(value, "B") if one.unit == "bytes/s" else number(value)
 
 
 def _finding(severity: str, message: str, advice: str) -> str:

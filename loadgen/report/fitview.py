@@ -136,6 +136,8 @@ def _scale(unit: str, values: Sequence[float | None]) -> tuple[float, str]:
     if unit == "s" or unit.startswith("s "):
         factor, name = scale_for("s", values)
         return factor, f"{name} {unit[1:].strip()}".strip()
+    if unit == "bytes/s":
+        return 1e-9, "GB/s"
     return 1.0, unit
 
 

@@ -8,14 +8,17 @@ Why: text, pages and JSON of a fit are made from this one value, so they cannot 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.model import Finding
 from loadgen.roofline.causes import Cause, find_causes
-from loadgen.roofline.fitted import Fit
+from loadgen.roofline.fitted import Fit, Parameter
 from loadgen.roofline.misfit import find_misfits
 from loadgen.roofline.overlay import Prediction
 from loadgen.roofline.remedies import Remedy, find_remedies
+
+# What the estimator calls them -> what users script against.
+NAMES = {"step_s": "overhead_s", "sequence_s": "overhead_per_request_s"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +42,17 @@ def account(fit: Fit, predictions: Sequence[Prediction] = (), notes: Sequence[st
     """Everything that the cells and the fit say together."""
     causes = find_causes(fit)
     return Account(fit, causes, find_misfits(fit, causes), find_remedies(fit), tuple(predictions), tuple(notes))
+
+
+def parameters(fit: Fit) -> tuple[Parameter, ...]:
+    """The fit's parameters by the names that users script against, and what follows from them directly.
+
+    kv_bandwidth = kv_mbu * peak bandwidth of one GPU, bytes/s: what reading the KV cache reaches.
+    """
+    found = [replace(one, name=NAMES.get(one.name, one.name)) for one in fit.parameters]
+    share = next((one for one in found if one.name == "kv_mbu"), None)
+    if share is not None and fit.deployment is not None and all(one.name != "kv_bandwidth" for one in found):
+        peak = fit.deployment.gpu.bandwidth_bytes_per_s
+        ends = {name: getattr(share, name) * peak for name in ("value", "low", "high")}
+        found.append(replace(share, name="kv_bandwidth", unit="bytes/s", **ends))
+    return tuple(found)
