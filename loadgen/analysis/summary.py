@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis import gate, trust
+from loadgen.analysis.asked import asked
 from loadgen.analysis.conventions import Convention, conventions
 from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.frame import Requests
@@ -159,6 +160,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
                 "metrics": [_fields(value) for value in stage.values],
                 "errors": stage.errors,
                 "server": stage.server,
+                "asked": asked(stage.measured),
             }
             for stage in summary.stages
         ],

@@ -15,6 +15,7 @@ import numpy as np
 from loadgen.analysis import formulas as f
 from loadgen.analysis import severity as rule
 from loadgen.analysis import stats
+from loadgen.analysis.asked import expected_cached
 from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.measured import Columns, Measured
 from loadgen.analysis.numbers import quantity, significant
@@ -25,6 +26,8 @@ _BURST_GAP = 0.1  # of the mean gap: closer together than this is one burst
 _BURST_SHARE = 0.3
 _ONE_BURST_S = 50e-6  # mean gap within an answer that came in one piece
 _PROMPT_SHARE, _PROMPT_TOKENS = 0.05, 50.0
+_TEMPLATE_TOKENS = 16.0  # the head of a template is in every prompt
+_BLOCK_TOKENS = 64.0  # caches hold whole blocks
 
 
 def bursts(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -88,8 +91,9 @@ def output_longer(info: RunInfo, m: Measured) -> Iterator[Finding]:
 def prompt_tokens(info: RunInfo, m: Measured) -> Iterator[Finding]:
     """Prompts that the server counts differently from what was asked."""
     c = m.columns.where(m.columns.ok & ~np.isnan(m.columns.prompt_tokens) & (m.columns.prompt_requested > 0))
-    if len(c) == 0 or (m.requests.turn[c.rows] > 0).any():
-        return  # later turns carry the history on top of what was asked
+    c = c.where(~(m.requests.turn[c.rows] > 0))  # later turns carry the history on top of what was asked
+    if len(c) == 0:
+        return
     off = np.abs(c.prompt_tokens - c.prompt_requested)
     share, tokens = float(np.median(off / c.prompt_requested)), float(np.median(off))
     if share > _PROMPT_SHARE or tokens > _PROMPT_TOKENS:
@@ -111,27 +115,39 @@ def counts_disagree(info: RunInfo, m: Measured) -> Iterator[Finding]:
 
 
 def cache_hits(info: RunInfo, m: Measured) -> Iterator[Finding]:
-    """Prompt tokens from the server's cache where every prompt was to be new."""
-    c = m.columns.where(m.columns.ok & (m.columns.cached_tokens >= 0) & (m.columns.prompt_tokens > 0))
-    if len(c) == 0 or shares_prefixes(info.spec) or (m.requests.session_id[c.rows] >= 0).any():
+    """Prompt tokens from the server's cache that the plan did not repeat: every prompt was to be new but for those."""
+    c = m.columns
+    rows = c.ok & (c.cached_tokens >= 0) & (c.prompt_tokens > 0)
+    if not rows.any():
         return
-    share = float(c.cached_tokens.sum() / c.prompt_tokens.sum())
+    beyond = c.cached_tokens - np.nan_to_num(expected_cached(m)) - _TEMPLATE_TOKENS
+    share = float(np.maximum(beyond[rows], 0.0).sum() / c.prompt_tokens[rows].sum())
     ttft = stats.quantile_sorted(f.values_of(m, "ttft", f.ttft), 0.5)
     severity = rule.of_error(share * ttft, ttft)
     if severity != "info":
-        text = f"{quantity(share, '1')} of the prompt tokens came from the server's cache: TTFT is that much too short"
-        yield Finding(
-            severity, "cache_hits", text, share, "vary the prompts from their first token, or empty the cache"
-        )
+        text = f"{quantity(share, '1')} of the prompt tokens came from the server's cache though they were to be new: "
+        text += "TTFT is that much too short"
+        advice = "give more texts of your own than requests" if np.isnan(c.repeated_tokens).any() else "empty the cache"
+        yield Finding(severity, "cache_hits", text, share, advice)
 
 
-def shares_prefixes(spec: Any) -> bool:
-    """Whether the run was asked to share prefixes, anywhere in its spec."""
-    if isinstance(spec, dict):
-        return any(
-            (str(key).startswith("shared_prefix") and value) or shares_prefixes(value) for key, value in spec.items()
-        )
-    return isinstance(spec, list | tuple) and any(shares_prefixes(value) for value in spec)
+def cache_misses(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Prompt tokens that the plan repeated and the server did not take from its cache."""
+    c = m.columns
+    expected = np.nan_to_num(expected_cached(m))
+    rows = c.ok & (c.cached_tokens >= 0) & (expected > 0)
+    if not rows.any():
+        return
+    wanted = np.minimum(expected, c.prompt_tokens)[rows]
+    missed = float(np.maximum(wanted - c.cached_tokens[rows] - _BLOCK_TOKENS, 0.0).sum())
+    total = float(c.prompt_tokens[c.ok & (c.prompt_tokens > 0)].sum())
+    share = missed / total
+    if rule.of_share(share) == "invalid":
+        took = float(c.cached_tokens[rows].sum())
+        text = f"the plan repeats {quantity(wanted.sum() / total, '1')} of the prompt tokens, the server took "
+        text += f"{quantity(took / total, '1')} from its cache: prefill works more than was meant"
+        advice = "is its prefix cache on and large enough? do replicas share it? at the start nothing is cached yet"
+        yield Finding("questionable", "cache_misses", text, share, advice)
 
 
 def errors(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -249,6 +265,7 @@ CHECKS = (
     prompt_tokens,
     counts_disagree,
     cache_hits,
+    cache_misses,
     faster_than_hardware,
     too_few_samples,
 )

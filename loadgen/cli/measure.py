@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.analysis.numbers import quantity
+from loadgen.analysis.numbers import percent, quantity, significant, whole
 from loadgen.cli.resume import resumed
 from loadgen.errors import LoadgenError
 from loadgen.model import Exchange, RunInfo, Sink
@@ -227,7 +227,7 @@ def summary_lines(summary: Summary, *, gates: bool = True) -> list[str]:
     """The run in short: the verdict of trust first, then a line for each stage, then what was skipped, the gates."""
     lines = [f"measurement: {summary.verdict.upper()}"]
     lines += [f"  {f.severity}: {f.message}" + (f" - {f.advice}" if f.advice else "") for f in summary.findings]
-    lines += [_stage_line(stage) for stage in summary.stages]
+    lines += [line for stage in summary.stages for line in (_stage_line(stage), *_asked_line(stage))]
     lines += _error_lines(summary)
     lines += [f"skipped {line}" for line in summary.info.skipped]
     told = summary.slo if gates else ()
@@ -267,3 +267,26 @@ def _stage_line(stage: StageSummary) -> str:
             parts.append(f"{label} {quantity(None if value is None else value.value, unit, 4)}")
     ended = stage.info.stopped or stage.info.reached
     return f"{head} | " + ", ".join(parts) + (f" | {ended}" if ended else "")
+
+
+def _asked_line(stage: StageSummary) -> list[str]:
+    """Lengths and arrivals, asked and got, in one line; nothing where no request succeeded."""
+    from loadgen.analysis.asked import asked
+
+    found = asked(stage.measured)
+    parts = []
+    for side in ("prompt", "output"):
+        of = found[f"{side}_tokens"]
+        if of["asked"] and of["got"]:
+            words = f"{side} tokens {significant(of['asked']['mean'])} asked, {significant(of['got']['mean'])} got"
+            words += f" ({whole(of['got']['p5'])} to {whole(of['got']['p95'])})"
+            parts.append(words + (f", {of['misses']} of {of['compared']} off" if of["misses"] else ""))
+    if (of := found["arrivals"]) is not None and of["sent"]["rate"] is not None:
+        words = f"{significant(of['asked']['rate'], 3)} requests/s asked, {significant(of['sent']['rate'], 3)} sent"
+        cvs = [significant(of[name]["cv"], 3) for name in ("asked", "sent")]
+        parts.append(f"{words}, variation of the gaps {' asked, '.join(cvs)}")
+    if (of := found["cached_tokens"]) is not None and of["expected"]:
+        share, told = of["expected"] / of["prompt_tokens"], of["reported"]
+        reported = "not reported" if told is None else f"{percent(told / of['prompt_tokens'])} reported"
+        parts.append(f"cached {percent(share)} of the prompt tokens expected, {reported}")
+    return [f"  {'; '.join(parts)}"] if parts else []

@@ -17,6 +17,7 @@ Introduction to Stochastic Processes, 1975, section 4.7); for the others the ord
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class Arrivals:
     law: str  # a key of _UNIT_RATE
     parameter: float = 0.0
     shape: Shape | None = None
+
+    def gap_cv(self) -> float | None:
+        """The coefficient of variation of the gaps between requests; None where the rate changes with time."""
+        if self.shape is not None:
+            return None
+        return _GAP_CV[self.law](self.parameter)
 
     def offsets(self, rate: float, rng: np.random.Generator) -> Iterator[int]:
         """Due times in ns from the stage's start at a mean of `rate` requests per second; ascending, endless.
@@ -129,6 +136,13 @@ _UNIT_RATE: dict[str, Callable[[float, np.random.Generator], Iterator[Floats]]] 
     "poisson": _poisson,
     "gamma": _gamma,
     "uniform": _jittered,
+}
+# The slots of a jittered process each lie U(0, J) late: a gap varies by the difference of two of these.
+_GAP_CV: dict[str, Callable[[float], float]] = {
+    "constant": lambda parameter: 0.0,
+    "poisson": lambda parameter: 1.0,
+    "gamma": lambda cv: cv,
+    "uniform": lambda jitter: jitter / math.sqrt(6),
 }
 # name -> the range of its parameter; (0, 0): it has none
 _PARAMETERS = {"constant": (0.0, 0.0), "poisson": (0.0, 0.0), "gamma": (0.01, 100.0), "uniform": (0.0, 1.0)}

@@ -20,7 +20,7 @@ from loadgen.analysis.numbers import NONE, interval, percent, quantity, scale_fo
 from loadgen.analysis.summary import StageSummary, Summary, Value
 from loadgen.model import FLAGS, Finding
 from loadgen.report.placement import Placement
-from loadgen.report.stages import Placed, WorkloadGroup, load_label
+from loadgen.report.stages import Placed, WorkloadGroup
 
 Cell = dict[str, Any]
 
@@ -273,47 +273,6 @@ def _samples(stage: StageSummary) -> list[dict[str, Any]]:
         }
         for i in order
     ]
-
-
-def lengths(summary: Summary) -> list[dict[str, Any]]:
-    """Asked and got, in tokens and in requests per second."""
-    rows = []
-    for stage in summary.stages:
-        m = stage.measured
-        row: dict[str, Any] = {"stage": stage.info.name, "load": load_label(stage.info.load)}
-        for side in ("prompt", "output"):
-            asked = getattr(m.columns, f"{side}_requested")[m.columns.ok]
-            asked = asked[asked > 0]  # 0: a text of one's own, of which no length was asked
-            got = {stat: stage.get(f"{side}_tokens", stat) for stat in ("mean", "min", "max")}
-            mean, low, high = (None if value is None else value.value for value in got.values())
-            asked_mean = float(asked.mean()) if len(asked) else None
-            row[side] = {
-                "asked": significant(asked_mean),
-                "got": significant(mean),
-                "range": f"{whole(low)} – {whole(high)}" if low is not None else NONE,
-                "off": percent(mean / asked_mean - 1.0) if mean is not None and asked_mean else NONE,
-                "source": _sources(stage, f"{side}_tokens_source"),
-            }
-        row |= {name: cell(stage.get(f"requests_per_s{part}", "rate"), digits=3)
-                for name, part in (("offered", "_offered"), ("sent", "_sent"), ("completed", ""))}  # fmt: skip
-        row["delay"] = quantity(_get(stage, "schedule_delay", "p99"), "s")
-        row["client"] = quantity(_get(stage, "client_delay", "p99"), "s")
-        rows.append(row)
-    return rows
-
-
-def _get(stage: StageSummary, metric: str, stat: str) -> float | None:
-    found = stage.get(metric, stat)
-    return None if found is None else found.value
-
-
-def _sources(stage: StageSummary, column: str) -> str:
-    """Where the counts come from, the most frequent first."""
-    m = stage.measured
-    codes = getattr(m.requests, column)[m.columns.rows]
-    words = m.requests.words[column]
-    counts = {words[code]: int((codes == code).sum()) for code in np.unique(codes[codes >= 0])}
-    return ", ".join(sorted(counts, key=lambda word: -counts[word])) or NONE
 
 
 def flags(summary: Summary) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import Any
 from loadgen.analysis.numbers import brief, scale_for, whole
 from loadgen.analysis.slo import FLIPPED, Limit
 from loadgen.analysis.summary import Summary, Value
-from loadgen.report import provenance, series, server, tables
+from loadgen.report import asked, provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
 from loadgen.report.fitview import fit_view
 from loadgen.report.placement import Placement, placement
@@ -66,7 +66,7 @@ def view(summary: Summary) -> dict[str, Any]:
             "rows": tables.roofline(workloads, placed),
         },
         "fit": None if summary.fit is None else fit_view(summary.fit),
-        "lengths": tables.lengths(summary),
+        "asked": asked.tables(summary),
         "flags": tables.flags(summary),
         "server": server.table(summary),
         "slowest": slow,

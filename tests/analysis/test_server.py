@@ -303,8 +303,7 @@ def test_cache_hits_are_judged_where_the_answers_do_not_tell() -> None:
     got = finding(summary(answers(), scrapes), "cache_hits")
     assert got is not None
     assert got.value == pytest.approx(0.5)
-    meant = {"stages": [{"mix": [{"shared_prefix_tokens": 500}]}]}
-    assert finding(summary(answers(), scrapes, spec=meant), "cache_hits") is None
+    assert finding(summary(answers(repeated_tokens=500), scrapes), "cache_hits") is None
     assert finding(summary(answers(cached_tokens=0), scrapes), "cache_hits") is None
 
 

@@ -230,8 +230,7 @@ def test_lengths_counts_and_caches() -> None:
     assert found(steady(flags=("counts_disagree",)))["counts_disagree"].severity == "questionable"
     assert found(steady(cached_tokens=64))["cache_hits"].severity == "invalid"
     assert "cache_hits" not in found(steady(cached_tokens=0))
-    shared = {"stages": [{"mix": [{"shared_prefix_tokens": 64}]}]}
-    assert "cache_hits" not in found(steady(cached_tokens=64), spec=shared)
+    assert "cache_hits" not in found(steady(cached_tokens=64, repeated_tokens=64))
 
 
 def test_errors_by_kind() -> None:
