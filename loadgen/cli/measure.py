@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ class Recipe:
     roofline: dict[str, Any]
     slo: Sequence[str] = ()
     search: dict[str, Any] | None = None
+    provenance: dict[str, str] = field(default_factory=dict)  # facts about the server that it does not tell
 
 
 def measure(
@@ -125,6 +126,7 @@ def _new_info(settings: Settings, spec: dict[str, Any], recipe: Recipe, created:
         versions=versions(),
         seed=settings.seed,
         nonce=settings.nonce,
+        endpoint={"given": recipe.provenance} if recipe.provenance else {},
         notes=recipe.notes,
     )
 

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 @endpoint_options
 @click.option("--slo", multiple=True, metavar="EXPR", help="Gate, such as 'p99(ttft) < 1s'; decides the exit code.")
 @click.option("--note", multiple=True, metavar="K=V", help="A note to keep with the run, such as engine_flags='...'.")
+@click.option(
+    "--provenance",
+    multiple=True,
+    metavar="K=V",
+    help="A fact about the server that it does not tell, such as tp_size=2, driver=570.86 or engine_flags='...'.",
+)
 @click.option("--gpu", help="GPU that the endpoint runs on, for the roofline, such as h100-sxm.")
 @click.option(
     "--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many of them (tensor parallel)."
@@ -82,7 +88,7 @@ def _course(given: dict[str, Any]) -> Course:
 def recipe_of(given: dict[str, Any], search: dict[str, Any] | None = None) -> Recipe:
     """What is kept with the run beside its requests."""
     from loadgen.cli.measure import Recipe
-    from loadgen.cli.values import read_note
+    from loadgen.cli.values import read_fact, read_note
 
     return Recipe(
         sys.argv,
@@ -90,6 +96,7 @@ def recipe_of(given: dict[str, Any], search: dict[str, Any] | None = None) -> Re
         {key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
         given["slo"],
         search,
+        dict(read_fact(text) for text in given["provenance"]),
     )
 
 

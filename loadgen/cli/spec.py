@@ -9,7 +9,7 @@ without its key. Flags given beside a spec win over it. Paths in a spec are look
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,8 @@ def dump_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> str:
             left_out += [f"header {text.partition(':')[0].strip()}" for text in value]
         elif key == "extra_body":
             spec[key] = json.loads(value)
+        elif key == "provenance":
+            spec[key] = {name.strip(): fact.strip() for name, _, fact in (text.partition("=") for text in value)}
         else:
             spec[key] = list(value) if isinstance(value, tuple) else value
     out = io.StringIO()
@@ -152,6 +154,9 @@ def _type(parameter: click.Parameter) -> Any:
         found = Annotated[float, Field(ge=kind.min, le=kind.max, allow_inf_nan=False)]
     else:
         found = Annotated[str, BeforeValidator(_text(name), json_schema_input_type=Any), AfterValidator(_checked(name))]
+    if name == "provenance":
+        facts = dict[str, str | int | float | bool]
+        return Annotated[list[found], BeforeValidator(_facts, json_schema_input_type=facts | list[found])]
     if getattr(parameter, "multiple", False):
         return Annotated[list[found], BeforeValidator(_listed, json_schema_input_type=list[found] | found)]
     return found
@@ -169,6 +174,23 @@ def _workloads_type() -> Any:
         Discriminator(lambda value: "name" if isinstance(value, str) else "workload"),
     ]
     return Annotated[list[one], BeforeValidator(_listed, json_schema_input_type=list[one] | one)]
+
+
+def _facts(value: Any) -> Any:
+    """A mapping as the `KEY=VALUE` that its flag takes, facts within facts joined by points."""
+    if not isinstance(value, dict):
+        return _listed(value)
+    return [f"{key}={fact}" for key, fact in _flat(value)]
+
+
+def _flat(value: dict[Any, Any]) -> Iterator[tuple[str, str]]:
+    for key, fact in value.items():
+        if isinstance(fact, dict):
+            yield from ((f"{key}.{name}", one) for name, one in _flat(fact))
+        elif isinstance(fact, list):
+            yield str(key), ", ".join(map(str, fact))
+        elif fact is not None:
+            yield str(key), str(fact).lower() if isinstance(fact, bool) else str(fact)
 
 
 def _listed(value: Any) -> Any:

@@ -54,6 +54,18 @@ def read_note(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
+def read_fact(text: str) -> tuple[str, str]:
+    """`KEY=VALUE` of --provenance; keys and tokens are refused, as they would be stored."""
+    from loadgen.engine.provenance import is_secret
+
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key:
+        raise UsageError("is not KEY=VALUE", where=f"--provenance {text}")
+    if is_secret(key):
+        raise UsageError("names a secret, and would be stored", where=f"--provenance {key}=...", do="leave it out")
+    return key, value
+
+
 def read_extra_body(text: str) -> dict[str, Any]:
     """A JSON object."""
     try:
@@ -272,6 +284,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "cooldown": read_cooldown,
     "max_time": read_max_time,
     "note": read_note,
+    "provenance": read_fact,
     "gpu": _gpu,
     "shape": _shape,
     "dtype": _dtype,

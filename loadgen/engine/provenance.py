@@ -99,9 +99,9 @@ _NEEDED: dict[str, tuple[str, ...]] = {
     "engine": ("engine",),
     "version": ("version",),
     "context limit": ("context_limit",),
-    "data type of the weights": ("dtype", "quantization", "model_dtype", "model_ftype", "ftype"),
-    "parallelism": ("tp_size", "num_shard", "tensor_parallel_size"),
-    "prefix cache": ("enable_prefix_caching", "disable_radix_cache"),
+    "data type of the weights": ("dtype", "quantization", "quantisation", "model_dtype", "model_ftype", "ftype"),
+    "parallelism": ("tp_size", "tp", "num_shard", "tensor_parallel_size"),
+    "prefix cache": ("enable_prefix_caching", "disable_radix_cache", "prefix_cache"),
     "GPU": ("gpu",),
     "driver": ("driver",),
 }
@@ -156,7 +156,7 @@ def info_series(page: str) -> dict[str, dict[str, str]]:
         except (ValueError, IndexError, KeyError):
             continue
         for sample in (sample for family in families for sample in family.samples):
-            labels = {k: v[:_MAX_TEXT] for k, v in list(sample.labels.items())[:_MAX_LABELS] if not _is_secret(k)}
+            labels = {k: v[:_MAX_TEXT] for k, v in list(sample.labels.items())[:_MAX_LABELS] if not is_secret(k)}
             found[sample.name] = labels
     return found
 
@@ -216,5 +216,6 @@ def _at(data: Any, path: str) -> Any:
     return data
 
 
-def _is_secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
+    """Does a field of that name hold a key, a token or a password?"""
     return re.search(r"(^|_)(api_?key|key|token|secret|password|credentials?|auth)$", name, re.IGNORECASE) is not None

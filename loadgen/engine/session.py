@@ -175,6 +175,7 @@ class Session:
             raise EndpointError(secrets.scrub(bad.what), where=where, do=bad.do) from None
         target = probed.target
         before = self.info.endpoint.get("url")
+        given = self.info.endpoint.get("given") or (self.info.endpoint.get("provenance") or {}).get("given") or {}
         if before not in (None, public_url(target.url)):
             raise UsageError(f"the run was made against {before}", where=public_url(target.url), do="start a new run")
         self.info.endpoint = {
@@ -191,19 +192,24 @@ class Session:
             "max_tokens_field": target.features.max_tokens_field,
             "keep_alive": self._reuse,
             "provenance": provenance.scrub(
-                {**probed.provenance, "response_headers": provenance.headers_told(self._headers)}, secrets.scrub
+                {**probed.provenance, "response_headers": provenance.headers_told(self._headers), "given": given},
+                secrets.scrub,
             ),
             "trials": [secrets.scrub(line) for line in probed.trials],
         }
-        self.info.endpoint["unknown"] = provenance.unknown(self.info.endpoint)
+        self.info.endpoint["unknown"] = self._unknown()
         self.sink.update(self.info)
         return probed
+
+    def _unknown(self) -> list[str]:
+        """What nobody told of the server; the GPU may have been named for the roofline."""
+        return provenance.unknown({"gpu": self.info.spec.get("roofline", {}).get("gpu"), **self.info.endpoint})
 
     def _record(self, telemetry: dict[str, Any]) -> None:
         """What is known of the server's metrics, into the run's record."""
         secrets = Secrets.of(self.settings.url, self.settings.headers)
         self.info.endpoint["telemetry"] = provenance.scrub(telemetry, secrets.scrub)
-        self.info.endpoint["unknown"] = provenance.unknown(self.info.endpoint)
+        self.info.endpoint["unknown"] = self._unknown()
         self.sink.update(self.info)
 
     async def _mark(self) -> None:

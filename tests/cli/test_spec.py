@@ -55,7 +55,8 @@ _FLAGS = [
      "--output-tokens", "7", "--burst-start", "--seed", "0", "--warmup", "0"],
     ["--model", "m", "--dialect", "completions", "--temperature", "0.5", "--extra-body", '{"a": {"b": [1, null]}}',
      "--timeout-total", "2m", "--timeout-first", "off", "--insecure", "--keep-text", "--slo", "p99(ttft) < 1s",
-     "--slo", "error_rate < 1%", "--note", "a=b: c", "--gpu", "h100-sxm", "--gpus", "2", "--no-report", "-o", "x"],
+     "--slo", "error_rate < 1%", "--note", "a=b: c", "--provenance", "driver=570.86", "--provenance", "flags=--x y=1",
+     "--gpu", "h100-sxm", "--gpus", "2", "--no-report", "-o", "x"],
 ]  # fmt: skip
 
 
@@ -67,6 +68,17 @@ def test_flags_written_as_a_spec_give_the_same_run_again(tmp_path: Path, flags: 
     assert (url_again, given_again) == (url, given)
     assert dump_spec(again, url_again, given_again) == text
     assert stages_from(given_again) == stages_from(given)
+
+
+def test_facts_about_the_server_are_a_block_of_their_own(tmp_path: Path) -> None:
+    block = "provenance:\n  tp_size: 2\n  prefix_cache: true\n  engine: {version: 0.11.2, flags: [-a, -b]}\n  driver:\n"
+    _, _, given = _parsed(_spec(tmp_path, f"url: {URL}\n{block}"))
+    facts = ("tp_size=2", "prefix_cache=true", "engine.version=0.11.2", "engine.flags=-a, -b")
+    assert given["provenance"] == facts
+    for bad, said in (("{api_key: abc}", "names a secret"), ("just words", "is not KEY=VALUE")):
+        with pytest.raises(UsageError, match=said) as told:
+            _parsed(_spec(tmp_path, f"url: {URL}\nprovenance: {bad}\n"))
+        assert "abc" not in str(told.value)
 
 
 def test_values_of_headers_are_not_written() -> None:

@@ -45,7 +45,18 @@ def codes(path: Path) -> tuple[Summary, set[str]]:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_servers_counter_agrees_with_the_client(endpoint: str, tmp_path: Path, workers: str) -> None:
     out = tmp_path / "r"
-    words = ["--concurrency", "4", "--requests", "16", "--workers", workers, "-o", str(out)]
+    words = [
+        "--concurrency",
+        "4",
+        "--requests",
+        "16",
+        "--workers",
+        workers,
+        "--provenance",
+        "tp_size=2",
+        "-o",
+        str(out),
+    ]
     done = run("run", endpoint, *QUICK, *words)
     assert done.returncode == 0, done.stderr
     summary, found = codes(out)
@@ -60,7 +71,9 @@ def test_the_servers_counter_agrees_with_the_client(endpoint: str, tmp_path: Pat
     assert told["engine"] == "loadgen-simulator"
     assert told["provenance"]["vllm:cache_config_info"]["block_size"] == "16"
     assert told["telemetry"]["notes"] == []
+    assert told["provenance"]["given"] == {"tp_size": "2"}
     assert "GPU" in told["unknown"]
+    assert "parallelism" not in told["unknown"]
 
 
 def test_a_second_load_on_the_server_is_named(endpoint: str, tmp_path: Path) -> None:
