@@ -65,7 +65,9 @@ def _sglang(body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("engine", "answer"), [("vllm", _vllm), ("llama.cpp", _llama_cpp), ("sglang", _sglang)], ids=lambda x: str(x)
+    ("engine", "answer"),
+    [("vllm", _vllm), ("llama.cpp", _llama_cpp), ("sglang", _sglang)],
+    ids=["vllm", "llama.cpp", "sglang"],
 )
 def test_each_servers_form(engine: str, answer: Answer) -> None:
     table, asked = _table(engine, answer)
@@ -88,6 +90,7 @@ def test_each_servers_form(engine: str, answer: Answer) -> None:
         ("vllm", lambda: [1, 2]),
         ("sglang", lambda: {"count": [1, 2]}),
     ],
+    ids=["nothing", "404", "null", "negative", "bool", "list", "too many"],
 )
 def test_an_answer_without_a_count_is_an_error_not_a_table(engine: str, told: Callable[[], Any]) -> None:
     with pytest.raises(EndpointError, match="does not count"):
