@@ -131,9 +131,16 @@ def bounds(low: float | None, high: float | None, is_share: bool) -> str:
     """`+3.5 % to +6.6 %`; "" where there are none."""
     if low is None and high is None:
         return ""
-    ends = (change(low, is_share) if low is not None else "", change(high, is_share) if high is not None else "")
+    ends = tuple("" if end is None else _end(end, is_share) for end in (low, high))
     unit = next((unit for unit in (" %", " points", " times") if all(end.endswith(unit) for end in ends)), "")
     return f"{ends[0].removesuffix(unit)} to {ends[1]}"
+
+
+def _end(value: float, is_share: bool) -> str:
+    """A bound; beyond ten times it only says that nothing is known."""
+    if is_share or 0.1 <= value <= 10.0:
+        return change(value, is_share)
+    return "< 0.1 times" if value < 0.1 else "> 10 times"
 
 
 def label(metric: str, stat: str) -> str:

@@ -80,6 +80,7 @@ def test_bounds_share_their_unit() -> None:
     assert bounds(0.95, 1.02, False) == "−5 to +2 %"
     assert bounds(0.95, 4.0, False) == "−5 % to 4.00 times"
     assert bounds(2.5, 4.0, False) == "2.50 to 4.00 times"
+    assert bounds(0.001, 400.0, False) == "< 0.1 to > 10 times"
     assert bounds(None, None, False) == ""
 
 
