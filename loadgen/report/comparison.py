@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.analysis.compare import Compared, Pair, Verdict, Versus
@@ -31,6 +31,7 @@ LIKENESS = {
     "unlike": "Not measured alike: read what differs before the figures.",
     "unknown": "Whether both were measured alike cannot be known: read what nobody told.",
 }
+_MOST_CHANGED = 24  # figures listed in a comment
 KINDS = {
     "refused": "not compared",
     "unlike": "measured differently",
@@ -166,7 +167,7 @@ def _runs(of: Comparison, placed: Sequence[Placement]) -> list[dict[str, Any]]:
             "Seed": str(info.seed),
             "Client": info.versions.get("loadgen") or NONE,
             "Stamps": str(info.clock.get("stamp_source") or NONE),
-            "Not known": "nothing recorded" if unknown is None else ", ".join(map(str, unknown)) or "nothing",
+            "Not known": ", ".join(map(str, unknown)) or "nothing" if isinstance(unknown, list) else "nothing recorded",
         }
         columns.append(facts | ({} if price is None else {"Price": f"$ {price:g} per GPU and hour"}))
     order = dict.fromkeys(("Measurement", *(key for column in columns for key in column)))
@@ -189,8 +190,8 @@ def _decision(one: Decision) -> dict[str, str]:
 
 def _versus(one: Versus) -> dict[str, Any]:
     count = Counter(row.verdict for pair in one.pairs for row in pair.rows)
-    order = list(KINDS)
-    conditions = sorted(one.all_conditions, key=lambda condition: order.index(condition.kind))
+    changed = [(pair, row) for pair in one.pairs for row in pair.rows if row.verdict in ("worse", "better")]
+    conditions = _grouped(one.all_conditions)
     return {
         "name": one.other.name,
         "likeness": one.likeness,
@@ -201,10 +202,19 @@ def _versus(one: Versus) -> dict[str, Any]:
         "conditions": [_condition(condition) for condition in conditions if condition.kind != "subject"],
         "subject": [_condition(condition) for condition in conditions if condition.kind == "subject"],
         "paired": bool(one.pairs) and all(pair.paired for pair in one.pairs),
-        "changed": [
-            _changed(pair, row) for pair in one.pairs for row in pair.rows if row.verdict in ("worse", "better")
-        ],
+        "changed": [_changed(pair, row) for pair, row in changed[:_MOST_CHANGED]],
+        "more_changed": max(len(changed) - _MOST_CHANGED, 0),
     }
+
+
+def _grouped(conditions: Sequence[Condition]) -> list[Condition]:
+    """The same condition of several cells told once, the gravest kind first."""
+    groups: dict[Condition, list[str]] = {}
+    for condition in conditions:
+        groups.setdefault(replace(condition, cell=""), []).append(condition.cell)
+    order = list(KINDS)
+    found = [replace(one, cell=tables.named([cell for cell in cells if cell])) for one, cells in groups.items()]
+    return sorted(found, key=lambda condition: order.index(condition.kind))
 
 
 def _condition(one: Condition) -> dict[str, str]:

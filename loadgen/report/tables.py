@@ -86,12 +86,12 @@ def objectives(summary: Summary) -> list[dict[str, str]]:
     for result in summary.slo:
         rows.setdefault(result.expr, {}).setdefault(result.outcome, []).append(result.stage)
     return [
-        {"expr": expr} | {outcome: _named(stages.get(outcome, ())) for outcome in ("fail", "undecidable", "pass")}
+        {"expr": expr} | {outcome: named(stages.get(outcome, ())) for outcome in ("fail", "undecidable", "pass")}
         for expr, stages in rows.items()
     ]
 
 
-def _named(stages: Sequence[str], most: int = MAX_NAMES) -> str:
+def named(stages: Sequence[str], most: int = MAX_NAMES) -> str:
     more = f" and {len(stages) - most} more" if len(stages) > most else ""
     return ", ".join(stages[:most]) + more
 
@@ -113,7 +113,7 @@ def slo_sentence(summary: Summary) -> str:
     told = []
     for outcome, words in (("fail", "fails"), ("undecidable", "cannot be decided")):
         if stages := [name for name, one in by_stage.items() if one == outcome]:
-            told.append(f"{words} on {_named(stages, 4)}")
+            told.append(f"{words} on {named(stages, 4)}")
     return f"The SLO {'; it '.join(told)}." if told else "The SLO holds on every stage that it speaks of."
 
 
