@@ -113,6 +113,7 @@ def of_runs(base: Side, other: Side) -> list[Condition]:
         *found,
         *_status(a, b),
         *_network(a, b),
+        *_busy(a, b),
         *_unknown(a, b),
         *(Condition("subject", *one) for one in subject),
         *_provenance(a, b),
@@ -133,6 +134,15 @@ def _network(a: RunInfo, b: RunInfo) -> Iterator[Condition]:
     x, y = a.endpoint.get("rtt_ns"), b.endpoint.get("rtt_ns")
     if isinstance(x, int | float) and isinstance(y, int | float) and abs(x - y) / 1e9 > _RTT_OFF_S:
         yield Condition("unlike", "network round trip", f"{x / 1e6:.3g} ms", f"{y / 1e6:.3g} ms")
+
+
+def _busy(a: RunInfo, b: RunInfo) -> Iterator[Condition]:
+    """Other work on the client's machine comes and goes between two runs, and no interval within one knows of it."""
+    loads = [(info.host.get("load_average_1m"), info.host.get("cores")) for info in (a, b)]
+    known = [(x, n) for x, n in loads if isinstance(x, int | float) and isinstance(n, int | float)]
+    if any(x > n for x, n in known) and len(known) == 2:
+        words = [f"load {x:.3g} on {n:g} cores" for x, n in known]
+        yield Condition("unlike", "other work on the client's machine", words[0], words[1])
 
 
 def _unknown(a: RunInfo, b: RunInfo) -> Iterator[Condition]:

@@ -312,10 +312,12 @@ def test_what_nobody_told_is_never_called_alike() -> None:
         ({"endpoint": {"ignore_eos": False}}, "output length forced by ignore_eos"),
         ({"endpoint": {"rtt_ns": 30_000_000}}, "network round trip"),
         ({"status": "interrupted"}, "state of the run"),
+        ({"host": {"load_average_1m": 7.0, "cores": 2}}, "other work on the client's machine"),
     ],
 )
 def test_how_it_was_measured_must_be_alike(changed: dict[str, Any], what: str) -> None:
-    found = versus(side("a", BASE, endpoint=KNOWN), side("b", BASE, **({"endpoint": {}} | changed)))
+    idle = {"load_average_1m": 0.1, "cores": 2}
+    found = versus(side("a", BASE, endpoint=KNOWN, host=idle), side("b", BASE, **({"endpoint": {}} | changed)))
     assert kinds(found)[what] == "unlike"
     assert found.likeness == "unlike"
     assert row(found, "tpot").verdict == "no difference shown"
