@@ -64,13 +64,13 @@ VERDICTS = {
 }
 
 
-def cell(value: Value | None, factor: float = 1.0, digits: int = 4) -> Cell:
-    """One figure with its interval; n/a where there is none."""
+def cell(value: Value | None, factor: float = 1.0, digits: int = 4, bounds: int | None = None) -> Cell:
+    """One figure with its interval, of `bounds` digits (those of the figure); n/a where there is none."""
     if value is None or value.value is None:
         return {"text": NONE, "note": "", "weak": False}
     return {
         "text": significant(value.value * factor, digits),
-        "note": interval(value.ci_low, value.ci_high, factor, digits),
+        "note": interval(value.ci_low, value.ci_high, factor, bounds or digits),
         "weak": not value.supported,
     }
 
@@ -169,7 +169,7 @@ def rates(group: WorkloadGroup) -> dict[str, Any]:
     factors = [100.0 if METRICS[name].unit == "1" else 1.0 for name, _ in shown]
     rows = []
     for stage in group.stages:
-        cells = [cell(stage.summary.get(*key), factor) for key, factor in zip(shown, factors, strict=True)]
+        cells = [cell(stage.summary.get(*key), factor, bounds=3) for key, factor in zip(shown, factors, strict=True)]
         rows.append({"load": stage.label, "counts": [whole(_count(stage, name)) for name in present], "cells": cells})
     return {"counts": present, "heads": heads, "rows": rows}
 
