@@ -102,9 +102,10 @@ def _gaps(stamps_ns: Floats) -> Facts:
 # -- the prefix cache -----------------------------------------------------------------------------------------------
 
 
-def expected_cached(m: Measured) -> Floats:
+def expected_cached(m: Measured, *, answers: bool = True) -> Floats:
     """For each measured request the prompt tokens that a cache without end would have: what the plan sent before (a
-    group's prefix, the blocks of a trace); in a later turn the previous prompt and its answer. NaN: not known."""
+    group's prefix, the blocks of a trace); in a later turn the previous prompt and (`answers`) its answer, which may be
+    another than the one in the history, where that is recorded. NaN: not known."""
     c = m.columns
     expected = c.repeated_tokens.copy()
     session, turn = m.requests.session_id, m.requests.turn
@@ -112,7 +113,7 @@ def expected_cached(m: Measured) -> Floats:
     if not later.any():
         return expected
     before = _previous(session[m.window.stage_rows], turn[m.window.stage_rows])
-    history = m.requests.prompt_tokens + m.requests.output_tokens
+    history = m.requests.prompt_tokens + (m.requests.output_tokens if answers else 0.0)
     place = np.searchsorted(m.window.stage_rows, c.rows)
     found = before[place]
     known = np.where(found >= 0, history[m.window.stage_rows[found]], np.nan)

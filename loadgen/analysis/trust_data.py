@@ -134,7 +134,7 @@ def cache_hits(info: RunInfo, m: Measured) -> Iterator[Finding]:
 def cache_misses(info: RunInfo, m: Measured) -> Iterator[Finding]:
     """Prompt tokens that the plan repeated and the server did not take from its cache."""
     c = m.columns
-    expected = np.nan_to_num(expected_cached(m))
+    expected = np.nan_to_num(expected_cached(m, answers=False))
     rows = c.ok & (c.cached_tokens >= 0) & (expected > 0)
     if not rows.any():
         return

@@ -7,7 +7,8 @@ is due (open loop; or the staggered start of a closed one), then for a slot (clo
 and starts it. Closed loop is simply "no due time, a limited number of slots". Everything that costs time and is not a
 send (building bodies, decoding finished streams, writing rows) is done by `_housekeep`, one piece per turn of the event
 loop and never when a send is about to be due, so that reads and sends come first.
-Sessions: consecutive requests of one `session_id` are one unit that holds one slot, its turns one after the other.
+Sessions: consecutive requests of one `session_id` are one unit that holds one slot, its turns one after the other; the
+history grows by the server's answers, or by the recorded ones that a later turn brings along.
 """
 
 from __future__ import annotations
@@ -256,7 +257,9 @@ class Stage:
                 if capture.failure is not None or (runner.stop.is_set() and index + 1 < len(unit.turns)):
                     break
                 if index + 1 < len(unit.turns):
-                    history = (*history, *planned.messages, Message("assistant", answer(capture)))
+                    history = (*history, *planned.messages)
+                    if unit.turns[index + 1].messages[0].role != "assistant":  # no recorded answer follows
+                        history = (*history, Message("assistant", answer(capture)))
             if self.closed:
                 await self._pause(capture)
         finally:

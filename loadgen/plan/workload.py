@@ -34,7 +34,8 @@ class Trace(Protocol):
 
 
 class Text(NamedTuple):
-    """One text of one's own: the messages of each turn (all but the last turn's grow by the server's answers)."""
+    """One text of one's own: the messages of each turn. What stands between two turns is the server's answer, unless
+    the later one begins with an answer of its own (a recorded one)."""
 
     turns: tuple[tuple[Message, ...], ...]
     output_tokens: int | None = None  # where the file says it

@@ -8,9 +8,10 @@ Knows: the formats below. Must not know: how often a text is sent or in which or
     plain      .txt: a prompt on every line that is not blank
 
 A conversation becomes its user turns. Sent as a conversation (`turns` in the workload), each turn brings the next user
-message and the server's own answers stand between; without `turns` only the first is sent. With `history: recorded` one
-request carries everything up to the last user message, recorded answers included. A list of `messages` is always sent
-as it stands.
+message and the server's own answers stand between, or the recorded ones (`history: recorded`: every run then sends the
+same prompts, whatever the server says). Without `turns` only the first is sent; with `history: recorded` one request
+carries everything up to the last user message, recorded answers included. A list of `messages` is always sent as it
+stands.
 """
 
 from __future__ import annotations
@@ -47,14 +48,15 @@ class TextFile:
 
     path: str
     recorded_history: bool = False
+    by_turns: bool = True  # with a recorded history: turn by turn, else all in one request
 
     def load(self) -> tuple[Text, ...]:
         """All texts. Raises UsageError that names every bad line (the first five, then their number)."""
-        return _load(self.path, self.recorded_history)
+        return _load(self.path, self.recorded_history, self.by_turns)
 
 
 @lru_cache(maxsize=8)
-def _load(path: str, recorded: bool) -> tuple[Text, ...]:
+def _load(path: str, recorded: bool, by_turns: bool) -> tuple[Text, ...]:
     try:
         content = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as bad:
@@ -63,7 +65,7 @@ def _load(path: str, recorded: bool) -> tuple[Text, ...]:
     mistakes: list[tuple[str, str]] = []  # (place, what is wrong)
     for place, item in _items(path, content, mistakes):
         try:
-            text = _text(item, recorded)
+            text = _text(item, recorded, by_turns)
         except ValueError as bad:
             mistakes.append((place, str(bad)))
         else:
@@ -102,14 +104,14 @@ def _items(path: str, content: str, mistakes: list[tuple[str, str]]) -> Iterator
             mistakes.append((place, f"not JSON: {bad}"))
 
 
-def _text(item: Any, recorded: bool) -> Text | None:
+def _text(item: Any, recorded: bool, by_turns: bool) -> Text | None:
     """One item as a Text; None for a conversation without a word of its user. Raises ValueError for what cannot be."""
     if isinstance(item, str):
         item = {"prompt": item}
     if not isinstance(item, dict):
         raise ValueError("must be an object with prompt, messages, conversations or body")
     if "conversations" in item:
-        return _conversation(item["conversations"], recorded)
+        return _conversation(item["conversations"], recorded, by_turns)
     body = item.get("body", item)
     if not isinstance(body, dict):
         raise ValueError("body must be an object")
@@ -165,7 +167,7 @@ def _sendable(text: str) -> str:
     return text
 
 
-def _conversation(value: Any, recorded: bool) -> Text | None:
+def _conversation(value: Any, recorded: bool, by_turns: bool) -> Text | None:
     """ShareGPT: turns need not alternate, may start with the answer, may be empty; system messages go first."""
     said: list[Message] = []
     if value == []:  # the real file has such ones
@@ -181,12 +183,14 @@ def _conversation(value: Any, recorded: bool) -> Text | None:
     last = max((i for i, m in enumerate(said) if m.role == "user"), default=None)
     if last is None:
         return None
-    if recorded:
+    if recorded and not by_turns:
         return Text((tuple(said[: last + 1]),))
     turns: list[list[Message]] = [[]]
     for message in said[: last + 1]:
-        if message.role == "assistant":
-            turns += [[]] if turns[-1] else []
-        else:
+        if message.role != "assistant":
             turns[-1].append(message)
-    return Text(tuple(tuple(turn) for turn in turns if any(m.role == "user" for m in turn)))
+        elif any(m.role == "user" for m in turns[-1]):
+            turns.append([message] if recorded else [])
+        elif recorded:
+            turns[-1].append(message)
+    return Text(tuple(tuple(turn) for turn in turns))

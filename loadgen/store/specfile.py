@@ -141,7 +141,7 @@ class WorkloadModel(_Model):
         """The workload; relative paths are looked up under `base`. Raises UsageError for files that do not do."""
         texts = None
         if self.data is not None:
-            texts = TextFile(str(base / self.data.file), self.data.history == "recorded")
+            texts = TextFile(str(base / self.data.file), self.data.history == "recorded", self.turns is not None)
             texts.load()  # every mistake in it is told now
         return Workload(
             name=self.name,

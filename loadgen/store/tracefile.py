@@ -3,7 +3,8 @@
 Knows: the formats below and their traps. Must not know: prompts, stages, how anything is sent.
 
     CSV, by its header     Azure LLM 2023/2024 (TIMESTAMP with 7 fractional digits, CRLF, perhaps a zone),
-                           BurstGPT (seconds; 6 or 8 columns), or `time,prompt_tokens,output_tokens`
+                           BurstGPT (seconds; 6 or 8 columns), or `time,prompt_tokens,output_tokens`; with a
+                           `Session ID` prompts of one session begin alike, as far as the shorter one goes
     JSONL                  Mooncake: `timestamp` in ms, `input_length`, `output_length`, `hash_ids` of 512-token blocks
 
 Files may end in .gz. Everything is a generator: a trace of five million rows is never held in memory. Rows must be in
@@ -17,10 +18,12 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -45,8 +48,11 @@ _COLUMNS = {
     "generatedtokens": "output",
     "responsetokens": "output",
     "outputlength": "output",
+    "sessionid": "session",
 }
 _NEEDED = ("time", "prompt", "output")
+_SESSION_BLOCK = 64  # tokens by which prompts of one session share their beginning
+_NO_SESSION = ("", "-1", "nan", "none", "null")
 
 
 class _Recorded(NamedTuple):
@@ -57,6 +63,7 @@ class _Recorded(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     blocks: tuple[int, ...] = ()
+    session: str = ""
 
 
 @dataclass(slots=True)
@@ -109,6 +116,9 @@ class TraceFile:
 
     def survey(self) -> Survey:
         """One pass over the file: what is replayed, what is left out. Raises UsageError for a trace without a row."""
+        return _surveyed(self, Path(self.path).stat().st_mtime_ns if Path(self.path).exists() else 0)
+
+    def _survey(self) -> Survey:
         found = Survey()
         seen: set[int] = set()
         first = last = None
@@ -146,7 +156,8 @@ class TraceFile:
                 drop("beyond the context limit")
             else:
                 offset = round((time_ns - self.start_ns) / self.speed)
-                yield TraceRow(offset, row.prompt_tokens, max(row.output_tokens, 1), row.blocks, self.block_tokens)
+                blocks = (row.blocks, self.block_tokens) if not row.session else _of_session(row)
+                yield TraceRow(offset, row.prompt_tokens, max(row.output_tokens, 1), *blocks)
                 kept += 1
                 if kept == self.limit:
                     return
@@ -160,6 +171,18 @@ class TraceFile:
                 raise UsageError("goes back in time", where=f"{self.path}:{row.line}", do="sort the rows by time")
             last = row.time_ns
             yield row, row.time_ns - first
+
+
+@lru_cache(maxsize=16)
+def _surveyed(trace: TraceFile, changed: int) -> Survey:
+    """The plan, its printer and the run's record ask for it: the file is read once, as long as it stays."""
+    return trace._survey()
+
+
+def _of_session(row: _Recorded) -> tuple[tuple[int, ...], int]:
+    """Blocks of a session's own: the first ones of any two of its prompts are the same."""
+    first = zlib.crc32(row.session.encode()) << 24
+    return tuple(range(first, first + -(-row.prompt_tokens // _SESSION_BLOCK))), _SESSION_BLOCK
 
 
 def _spread(rows: Iterator[tuple[_Recorded, int]]) -> Iterator[tuple[_Recorded, int]]:
@@ -214,8 +237,13 @@ def _csv(lines: Iterator[str], path: str) -> Iterator[_Recorded]:
             stamp = row[where["time"]].strip()
             read_time = read_time or (_date_ns if "-" in stamp[1:] and "e" not in stamp else _seconds_ns)
             try:
+                counts = _count(row[where["prompt"]]), _count(row[where["output"]])
+                session = row[where["session"]].strip() if "session" in where else ""
                 yield _Recorded(
-                    reader.line_num, read_time(stamp), _count(row[where["prompt"]]), _count(row[where["output"]])
+                    reader.line_num,
+                    read_time(stamp),
+                    *counts,
+                    session="" if session.lower() in _NO_SESSION else session,
                 )
             except ValueError as bad:
                 raise UsageError(f"cannot be read: {bad}", where=place) from bad
@@ -249,10 +277,16 @@ def _date_ns(text: str) -> int:
         while end < len(text) and text[end].isdigit():
             end += 1
         stamp, digits, zone = text[:dot], text[dot + 1 : end], text[end:]
-    moment = datetime.fromisoformat(stamp + zone)
+    return _second(stamp + zone) * _SECOND_NS + int(digits[:9].ljust(9, "0"))
+
+
+@lru_cache(maxsize=64)
+def _second(text: str) -> int:
+    """Seconds since 1970 of a date and time without a fraction; rows of one second ask again."""
+    moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * _SECOND_NS + int(digits[:9].ljust(9, "0"))
+    return since.days * 86_400 + since.seconds
 
 
 def _seconds_ns(text: str) -> int:
@@ -260,6 +294,8 @@ def _seconds_ns(text: str) -> int:
 
 
 def _count(text: str) -> int:
+    if text.isdecimal() and len(text) <= 12:
+        return int(text)
     value = _bounded(text.strip() or "0", "token count")
     if value != int(value) or value < 0:
         raise ValueError(f"{text!r} is no token count")

@@ -80,6 +80,7 @@ def _talk() -> list[Exchange]:
 def test_what_a_later_turn_finds_is_the_prompt_and_the_answer_before_it() -> None:
     m = _measured(_talk())
     assert expected_cached(m).tolist() == [0, 0, 102, 102, 182, 192]
+    assert expected_cached(m, answers=False).tolist() == [0, 0, 100, 100, 180, 190]
     alone = _measured([row for row in _talk() if row.turn])  # the first turns were not measured
     assert np.isnan(expected_cached(alone)[:2]).all()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import count
 
@@ -167,6 +168,18 @@ async def test_a_session_holds_one_slot_and_its_history_grows_by_the_answers() -
     assert endpoint.peak == 1
     assert [row.sent_ns for row in rows.rows] == [0, 1100 * MS, 2200 * MS]
     assert endpoint.bodies[2].count(b'"xx"') == 2  # two answers in the third body
+
+
+@virtual
+async def test_a_recorded_answer_stands_where_the_servers_would() -> None:
+    """And a turn without one still gets the server's."""
+    runner, endpoint, _ = build(lambda now: 1, tokens=2)
+    recorded = (Message("assistant", "recorded"), Message("user", "u1"))
+    texts = [(Message("user", "u0"),), recorded, (Message("user", "u2"),)]
+    turns = [PlannedRequest(i, 0, "w", text, 0, 2, session_id="a", turn=i) for i, text in enumerate(texts)]
+    await runner.run(closed(1, requests=3), iter(turns))
+    said = [[m["content"] for m in json.loads(body)["messages"]] for body in endpoint.bodies]
+    assert said == [["u0"], ["u0", "recorded", "u1"], ["u0", "recorded", "u1", "xx", "u2"]]
 
 
 @virtual

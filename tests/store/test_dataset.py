@@ -64,11 +64,15 @@ def test_sharegpt_that_does_not_alternate_starts_with_the_answer_or_is_empty(tmp
     assert second.turns == ((Message("system", "be brief"), *_user("q")), _user("r"))
 
 
-def test_recorded_answers_stand_in_one_request(tmp_path: Path) -> None:
-    (text,) = _load(
-        tmp_path, [_talk(("human", "a"), ("gpt", "A"), ("human", "b"), ("gpt", "B"))], "s.json", recorded_history=True
-    )
-    assert text.turns == ((*_user("a"), Message("assistant", "A"), *_user("b")),)
+def test_recorded_answers_stand_in_one_request_or_between_turns(tmp_path: Path) -> None:
+    said = [("gpt", "hi"), ("system", "s"), ("human", "a"), ("gpt", "A"), ("gpt", "AA"), ("human", "b"), ("gpt", "B")]
+    whole = ((Message("system", "s"), *_user("a"), Message("assistant", "A"), Message("assistant", "AA"), *_user("b")),)
+    (text,) = _load(tmp_path, [_talk(*said)], "s.json", recorded_history=True, by_turns=False)
+    assert text.turns == whole
+    (text,) = _load(tmp_path, [_talk(*said)], "s.json", recorded_history=True)
+    assert text.turns == (whole[0][:2], whole[0][2:])
+    (text,) = _load(tmp_path, [_talk(*said)], "s.json")
+    assert text.turns == ((Message("system", "s"), *_user("a")), _user("b"))
 
 
 def test_plain_text_is_a_prompt_on_each_line(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import itertools
 import pickle
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,26 @@ def test_burstgpt_of_six_and_of_eight_columns_is_read_by_its_header(tmp_path: Pa
         assert _rows(path) == [(0, 472, 18), (113_500_000_000, 417, 276)]
         assert TraceFile(path).survey().dropped == {"failed when recorded": 1}
         assert _rows(path, keep_failures=True)[1] == (40_000_000_000, 9, 1)
+
+
+def test_prompts_of_one_session_begin_alike(tmp_path: Path) -> None:
+    text = (
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,a,3.2,ChatGPT,100,18,490,Conversation log\n6,b,1,GPT-4,100,9,9,Conversation log\n"
+        "7,a,9,GPT-4,300,276,693,Conversation log\n8,,9,GPT-4,300,276,693,API log\n"
+    )
+    trace = TraceFile(_file(tmp_path, text))
+    first, other, later, alone = trace.rows()
+    assert (len(first.blocks), len(later.blocks), first.block_tokens, alone.blocks) == (2, 5, 64, ())
+    assert later.blocks[:2] == first.blocks
+    assert not set(other.blocks) & set(later.blocks)
+    workload = Workload("m", "chat", fixed(1), fixed(1))
+    spec = StageSpec(0, "m", ((workload, 1.0),), Load("trace", 1.0, "trace"), trace=trace)
+    plan = list(plan_stage(spec, seed=0, nonce="x", first_id=0, sizer={"m": Calibration(1.0, 0.0)}))
+    assert [request.repeated_tokens for request in plan] == [0, 0, 64, 0]
+    texts = [request.messages[0].content for request in plan]
+    assert rough_tokens(common([texts[0], texts[2]])) >= 64
+    assert [rough_tokens(t) for t in texts] == [100, 100, 300, 300]
 
 
 def test_a_plain_csv_may_have_a_mark_at_its_start_blank_lines_and_other_columns(tmp_path: Path) -> None:
@@ -173,6 +194,21 @@ def test_packed_files_are_read_and_the_description_travels(tmp_path: Path) -> No
     path.write_bytes(gzip.compress(_AZURE.encode()))
     trace = pickle.loads(pickle.dumps(TraceFile(str(path), speed=2.0)))
     assert [row.offset_ns for row in trace.rows()][:3] == [0, 50, 10_020_000]
+
+
+def test_a_long_trace_takes_no_memory(tmp_path: Path) -> None:
+    """Eight thousand rows, which would be 2 MB: the survey does not hold them."""
+    day = "2024-05-10 00"
+    rows = (f"{day}:{i // 60_000:02d}:{i // 1_000 % 60:02d}.{i % 1_000:03d}0000+00:00,9,5" for i in range(8_000))
+    path = _file(tmp_path, "TIMESTAMP,ContextTokens,GeneratedTokens\r\n" + "\r\n".join(rows))
+    trace = TraceFile(path)
+    next(trace.rows())
+    tracemalloc.start()
+    survey = trace.survey()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (survey.rows, survey.distinct_times) == (8_000, 8_000)
+    assert peak < 400_000
 
 
 def test_a_trace_is_streamed(tmp_path: Path) -> None:
