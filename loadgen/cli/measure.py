@@ -138,6 +138,8 @@ def say(line: str) -> None:
 
 def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
     """What the run was asked to do, in plain values."""
+    from loadgen.cli.record import stage_records
+
     return {
         "seed": settings.seed,
         "warmup": settings.warmup,
@@ -152,24 +154,7 @@ def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
             "idle": settings.limits.idle_ns,
             "total": settings.limits.total_ns,
         },
-        "stages": [
-            {
-                "name": spec.name,
-                "load": {"kind": spec.load.kind, "value": spec.load.value, "arrivals": spec.load.arrivals},
-                "requests": spec.requests,
-                "duration_ns": spec.duration_ns,
-                "mix": [
-                    {
-                        "workload": workload.name,
-                        "weight": weight,
-                        "prompt_tokens": str(workload.prompt_tokens),
-                        "output_tokens": str(workload.output_tokens),
-                    }
-                    for workload, weight in spec.mix
-                ],
-            }
-            for spec in stages
-        ],
+        "stages": stage_records(stages),
     }
 
 

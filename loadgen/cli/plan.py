@@ -142,7 +142,9 @@ def _cost(given: dict[str, Any]) -> tuple[Cost | None, str]:
 
 def stage_facts(spec: StageSpec, seed: int, show: int) -> dict[str, Any]:
     """A stage in plain values: what is asked, what the seed made of it, the first requests. Times in seconds."""
+    from loadgen.cli.record import part_record, trace_record
     from loadgen.plan.schedule import plan_stage
+    from loadgen.store.tracefile import TraceFile
 
     facts: dict[str, Any] = {
         "stage": spec.name,
@@ -155,17 +157,16 @@ def stage_facts(spec: StageSpec, seed: int, show: int) -> dict[str, Any]:
         "requests": spec.requests,
         "duration_s": None if spec.duration_ns is None else spec.duration_ns / 1e9,
         "mix": [
-            {
-                "workload": w.name,
-                "weight": weight,
+            part_record(w, weight)
+            | {
                 "prompt_tokens": _length_words(spec, w, w.prompt_tokens),
                 "output_tokens": _length_words(spec, None, w.output_tokens),
             }
             for w, weight in spec.mix
         ],
     }
-    if spec.trace is not None:
-        facts["trace"] = _trace_facts(spec)
+    if isinstance(spec.trace, TraceFile):
+        facts["trace"] = trace_record(spec.trace)
     facts |= _drawn_facts(spec, seed)
     first_id = spec.stage << 32  # as in a run, where no two stages share a tag
     plan = plan_stage(spec, seed=seed, nonce="plan", first_id=first_id)
@@ -242,22 +243,6 @@ def _spread(values: list[Any]) -> dict[str, float] | None:
     }
 
 
-def _trace_facts(spec: StageSpec) -> dict[str, Any]:
-    from loadgen.store.tracefile import TraceFile
-
-    assert isinstance(spec.trace, TraceFile)
-    found = spec.trace.survey()
-    return {
-        "file": spec.trace.path,
-        "speed": spec.trace.speed,
-        "rows": found.rows,
-        "span_s": found.span_ns / 1e9,
-        "distinct_times": found.distinct_times,
-        "dropped": found.dropped,
-        "block_hit_rate": found.blocks_seen_before / found.blocks if found.blocks else None,
-    }
-
-
 def _request_facts(request: PlannedRequest) -> dict[str, Any]:
     text = request.messages[-1].content
     return {
@@ -282,7 +267,7 @@ def _lines(stage: dict[str, Any]) -> Iterator[str]:
     for part in stage["mix"]:
         share = f"{part['weight'] / weights:.0%} " if len(stage["mix"]) > 1 else ""
         lengths = f"prompt tokens {part['prompt_tokens']}, output tokens {part['output_tokens']}"
-        yield f"  {share}{part['workload']}: {lengths}"
+        yield f"  {share}{part['workload']}: {lengths}{_part_words(part)}"
     if "trace" in stage:
         yield f"  {_trace_words(stage['trace'])}"
     for side in ("prompt_tokens", "output_tokens"):
@@ -309,6 +294,21 @@ def _lines(stage: dict[str, Any]) -> Iterator[str]:
         yield f"  #{one['request_id']} {due}: {one['workload']}{turn}, {sizes}: {one['text']!r}..."
 
 
+def _part_words(part: dict[str, Any]) -> str:
+    """What prompts of a workload have in common, and its conversations."""
+    words = ""
+    if "shared_prefix_tokens" in part:
+        groups = part["prefix_groups"]
+        words += f"; the first {part['shared_prefix_tokens']:,} tokens are those of its group"
+        words += f", one of {groups:,}" if groups > 1 else ": all share them"
+    if (turns := part.get("turns")) is not None:
+        words += f"; {turns['count']} turns, each after the first {turns['prompt_tokens']} more tokens "
+        words += f"and {turns['think_ms']} ms later"
+    if (data := part.get("data")) is not None:
+        words += f"; texts of {data['file']}" + (", recorded answers" if data["history"] == "recorded" else "")
+    return words
+
+
 def _load_words(stage: dict[str, Any]) -> str:
     load = stage["load"]
     much = f"{stage['requests']:,} requests" if stage["requests"] is not None else f"for {stage['duration_s']:g} s"
@@ -321,9 +321,12 @@ def _load_words(stage: dict[str, Any]) -> str:
 
 
 def _trace_words(trace: dict[str, Any]) -> str:
-    dropped = ", ".join(f"{count} {why}" for why, count in trace["dropped"].items())
+    dropped = ", ".join(f"{count:,} {why}" for why, count in trace["dropped"].items())
+    end = "its end" if trace["to_s"] is None else f"{trace['to_s']:g} s"
+    part = f", from {trace['from_s']:g} s to {end}" if trace["from_s"] or trace["to_s"] is not None else ""
+    limit = "" if trace["context_limit"] is None else f", up to {trace['context_limit']:,} tokens"
     words = [
-        f"{trace['file']} at {trace['speed']:g} times its speed",
+        f"{trace['file']} at {trace['speed']:g} times its speed{part}{limit}",
         f"{trace['rows']:,} requests over {trace['span_s']:,.1f} s at {trace['distinct_times']:,} moments",
         f"left out: {dropped or 'none'}",
     ]

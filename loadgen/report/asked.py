@@ -32,6 +32,7 @@ def tables(summary: Summary) -> dict[str, Any]:
     facts = [(stage, asked(stage.measured)) for stage in summary.stages]
     return {
         "prompts": prompts(summary.info),
+        "traces": traces(summary.info),
         "lengths": [
             _length(stage, side, found[f"{side}_tokens"]) for stage, found in facts for side in ("prompt", "output")
         ],
@@ -53,6 +54,30 @@ def prompts(info: RunInfo) -> list[Row]:
         how += f", {significant(scale, 3)} times the estimate" if scale is not None else ""
         rows.append({"workload": name, "how": how, "template": whole(found.get("template_tokens"))})
     return rows
+
+
+def traces(info: RunInfo) -> list[Row]:
+    """For each stage that replayed a trace which part of it, and what was left out."""
+    stages = info.spec.get("stages")
+    named = [s for s in stages if isinstance(s, dict)] if isinstance(stages, list) else []
+    return [_trace(str(s.get("name")), s["trace"]) for s in named if isinstance(s.get("trace"), dict)]
+
+
+def _trace(stage: str, found: dict[str, Any]) -> Row:
+    dropped = found.get("dropped") or {}
+    hits = found.get("block_hit_rate")
+    end = found.get("to_s")
+    return {
+        "stage": stage,
+        "speed": f"{significant(found.get('speed'))} times",
+        "part": f"{quantity(found.get('from_s'), 's')} to {'its end' if end is None else quantity(end, 's')}",
+        "rows": whole(found.get("rows")),
+        "span": quantity(found.get("span_s"), "s"),
+        "moments": whole(found.get("distinct_times")),
+        "limit": whole(found.get("context_limit")),
+        "dropped": ", ".join(f"{whole(count)} {why}" for why, count in dropped.items()) or "none",
+        "hits": percent(hits),
+    }
 
 
 def _length(stage: StageSummary, side: str, found: dict[str, Any]) -> Row:

@@ -50,6 +50,11 @@ class TextFile:
     recorded_history: bool = False
     by_turns: bool = True  # with a recorded history: turn by turn, else all in one request
 
+    @property
+    def history(self) -> str:
+        """What stands between turns, as a workload file says it."""
+        return "recorded" if self.recorded_history else "server"
+
     def load(self) -> tuple[Text, ...]:
         """All texts. Raises UsageError that names every bad line (the first five, then their number)."""
         return _load(self.path, self.recorded_history, self.by_turns)

@@ -55,6 +55,20 @@ def test_a_trace_says_what_is_left_out(tmp_path: Path) -> None:
     assert one["trace"]["dropped"] == {"failed when recorded": 1, "beyond the context limit": 1}
     assert [r["due_s"] for r in one["first"]] == [0.0, 4.0]
     assert [r["due_s"] for r in two["first"]] == [0.0, 2.0]
+    words = ["plan", "--trace", str(path), "--trace-context", "100", "--trace-slice", "1s..9s"]
+    done = CliRunner().invoke(cli, words)
+    assert "from 1 s to 9 s, up to 100 tokens; 1 requests over 0.0 s" in done.output
+    assert "left out: 1 failed when recorded, 1 beyond the context limit" in done.output
+
+
+def test_what_prompts_share_and_conversations_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "name: a\nkind: chat\nprompt_tokens: 900\noutput_tokens: 5\nshared_prefix_tokens: 600\nprefix_groups: 3\n"
+        "turns: {count: uniform:2..4, prompt_tokens: 50, think_ms: 10}\n"
+    )
+    done = CliRunner().invoke(cli, ["plan", "-w", str(tmp_path / "a.yaml"), "--concurrency", "1"])
+    assert "the first 600 tokens are those of its group, one of 3" in done.output
+    assert "uniform:2..4 turns, each after the first 50 more tokens and 10 ms later" in done.output
 
 
 def test_text_names_the_load_and_that_nothing_was_sent() -> None:

@@ -16,10 +16,11 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.model import Load, Message
 from loadgen.plan.lengths import parse_length, table
-from loadgen.plan.prompts import rough_tokens
+from loadgen.plan.prompts import rough_tokens, tag, tag_text
 from loadgen.plan.schedule import StageSpec, parse_sweep, plan_stage, plan_warm_up
 from loadgen.plan.tokens import Calibration, Counted, counted
 from loadgen.plan.workload import Prefix, Text, TraceRow, Turns
+from loadgen.plan.writer import key_of
 from tests.plan.made import common, planned, prompt, stage, workload
 
 _RATE = Load("rate", 20.0, "gamma:2")
@@ -85,14 +86,17 @@ def test_a_worker_does_not_write_the_texts_of_others(monkeypatch: pytest.MonkeyP
 
 
 def test_no_two_of_100_000_prompts_share_their_beginning() -> None:
-    """Over two stages, two runs and two workers: the tag, of fewer tokens than any cache's block has."""
+    """Over two stages, two runs and two workers: every prompt begins with its tag, of fewer tokens than any cache's
+    block has, and no two tags are alike (nor are many of them in their first two words)."""
     spec = stage(workload(prompt="8"))
-    parts = itertools.product((0, 1), ("aa", "ab"), (0, 1))
-    runs = [
-        planned(replace(spec, stage=s), 12_500, nonce=n, first_id=s << 32, part=(worker, 2)) for s, n, worker in parts
-    ]
-    heads = {prompt(request)[:_TAG] for run in runs for request in run}
+    cases = list(itertools.product((0, 1), ("aa", "ab")))
+    for number, nonce in cases:
+        some = replace(spec, stage=number)
+        for request in itertools.chain(*(planned(some, 40, nonce=nonce, part=(w, 2)) for w in (0, 1))):
+            assert prompt(request)[:_TAG] == tag_text(tag(key_of(nonce), request.request_id))
+    heads = {tag_text(tag(key_of(nonce), (number << 32) + place)) for number, nonce in cases for place in range(25_000)}
     assert len(heads) == 100_000
+    assert len({head[:9] for head in heads}) > 50_000  # of 65,536: chance alone leaves about 51,300
 
 
 def test_only_the_tag_depends_on_the_nonce() -> None:
@@ -157,7 +161,7 @@ def test_groups_share_exactly_their_prefix() -> None:
     spec = stage(workload("summarize", "400", prefix=Prefix(300, 4)), requests=80)
     requests = planned(spec, sizer={"summarize": _EXACT})
     groups = Counter(prompt(r)[:_TAG] for r in requests)
-    ends = {tag: common([prompt(r) for r in requests if prompt(r).startswith(tag)]) for tag in groups}
+    ends = {head: common([prompt(r) for r in requests if prompt(r).startswith(head)]) for head in groups}
     assert len(ends) == 4
     assert {rough_tokens(head) for head in ends.values()} == {300}
     assert min(groups.values()) > 8

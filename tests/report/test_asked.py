@@ -42,6 +42,16 @@ def test_conversations_and_shared_prompts_have_their_tables() -> None:
         assert words in page
 
 
+def test_a_trace_says_in_the_report_what_was_left_out() -> None:
+    info, rows = synthetic.case("trace")
+    trace = {"speed": 2.0, "from_s": 0.0, "to_s": None, "context_limit": 8192, "rows": 120, "span_s": 30.0,
+             "distinct_times": 9, "dropped": {"beyond the context limit": 7}, "block_hit_rate": 0.25}  # fmt: skip
+    info.spec["stages"] = [{"name": "t@x2", "trace": trace}, {"name": "other"}]
+    page = render(summarise(info, synthetic.frame(rows)), "html")
+    for words in ("The trace that was replayed", "7 beyond the context limit", "8,192", "25 %"):
+        assert words in page
+
+
 def test_how_prompts_were_sized_in_words() -> None:
     info = RunInfo(1, "complete", "x", "2026-01-01T00:00:00Z")
     assert prompts(info) == []
