@@ -131,7 +131,7 @@ def _constants(fit: Fit) -> Iterator[str]:
 
 
 def _amount(one: Parameter, value: float) -> str:
-    if one.unit.startswith("s") and not one.unit.startswith("share"):
+    if one.unit == "s" or one.unit.startswith("s "):
         return seconds(value)
     return quantity(value, "B") if one.unit == "bytes/s" else number(value)
 

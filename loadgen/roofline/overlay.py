@@ -7,6 +7,9 @@ Why: a prediction of an engine that nobody measured is worth what it adds over t
     ratio = value there / value here, predicted and measured; error = |predicted ratio / measured ratio - 1|
     no change: predicted ratio 1.   bandwidth: (bandwidth there / bandwidth here)^-1 for times, ^+1 for rates; all GPUs.
 
+    interval = value * exp(-+ 1.645 sqrt(d^2 + e^2)), d: deviation of log value over plausible engines, e: the fit's own
+    error (1.4826 * median |error| on cells held out; of a rate the larger of TTFT's and ITL's)
+
 "Here" is the same cell as it was measured on a GPU that was fitted, where there is one (of the fit, or beside the
 measurement from there), else the fit's own value of it.
 """
@@ -29,8 +32,9 @@ from loadgen.roofline.whatif import Outcome, Situation, moved, outcome
 METRICS = ("ttft", "itl", "output_tokens_per_s")
 GUESSES = ("model", "no_change", "bandwidth")
 ABSOLUTE = "absolute"  # |predicted / measured - 1|, which the fit's own error is part of
-DRAWS = 20  # plausible engines that an interval is computed from
-LOW, HIGH = 0.05, 0.95
+DRAWS = 8  # plausible engines that the spread is computed from: each costs a simulation per cell
+Z = 1.645  # standard deviations of a 90 % interval
+SIGMA = 1.4826  # a standard deviation in medians of absolute errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,8 @@ def predict_on(fit: Fit, where: Deployment, measured: Sequence[Cell] = ()) -> Pr
     known = {_key(one.cell): one.cell for one in fit.cells}
     known |= {_key(cell): cell for cell in measured if cell.deployment is not None and cell.deployment.gpu == of.gpu}
     try:
-        cells = tuple(_predicted(cell, where, of, engines, known.get(_key(cell, where))) for cell in wanted)
+        own_error = _own_error(fit)
+        cells = tuple(_predicted(cell, where, of, engines, known.get(_key(cell, where)), own_error) for cell in wanted)
     except UsageError as cannot:
         return Prediction(where, of, (), refused=cannot.what)
     errors, n = _errors(cells, where, of)
@@ -96,6 +101,13 @@ def _source(fit: Fit, where: Deployment) -> tuple[str, Deployment]:
     if not rows or fit.refused:
         raise UsageError("black-box constants hold for the GPU that was measured alone", do="name --gpu and --shape")
     return max(rows, key=lambda row: (row[1].shape == where.shape, row[1].gpus == where.gpus))
+
+
+def _own_error(fit: Fit) -> dict[str, float]:
+    """How far off the fit is where it was measured, as a deviation of the logarithm; 0 where nobody knows."""
+    errors = fit.held_out or fit.in_sample
+    known = {name: SIGMA * x if math.isfinite(x := getattr(errors, name)) else 0.0 for name in ("ttft", "itl")}
+    return known | {"output_tokens_per_s": max(known.values())}
 
 
 def _spread(draws: Sequence[EngineConfig]) -> tuple[EngineConfig, ...]:
@@ -113,7 +125,12 @@ def _key(cell: Cell, where: Deployment | None = None) -> tuple[object, ...]:
 
 
 def _predicted(
-    cell: Cell, where: Deployment, of: Deployment, engines: Sequence[EngineConfig], same: Cell | None
+    cell: Cell,
+    where: Deployment,
+    of: Deployment,
+    engines: Sequence[EngineConfig],
+    same: Cell | None,
+    own_error: Mapping[str, float],
 ) -> PredictedCell:
     """The cell there by the best engine, its interval by the plausible ones, and the same cell here."""
     best = outcome(_there(cell, where, of, engines[0]))
@@ -122,13 +139,12 @@ def _predicted(
     values = {}
     for metric in METRICS:
         value = getattr(best, metric)
-        spread = [found for other in others if math.isfinite(found := getattr(other, metric))] or [math.nan]
-        low, high = np.quantile([*spread, value], (LOW, HIGH)) if others else (math.nan, math.nan)
+        logs = [math.log(x) for other in others if (x := getattr(other, metric)) > 0]
+        wide = Z * math.hypot(float(np.std(logs)) if len(logs) > 1 else 0.0, own_error[metric])
+        low, high = value * math.exp(-wide), value * math.exp(wide)
         measured = _measured(cell, metric)
         before = math.nan if same is None else _measured(same, metric)
-        values[metric] = Predicted(
-            metric, value, float(low), float(high), measured, float(getattr(base, metric)), before
-        )
+        values[metric] = Predicted(metric, value, low, high, measured, float(getattr(base, metric)), before)
     return PredictedCell(cell, values)
 
 
