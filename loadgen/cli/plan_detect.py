@@ -39,6 +39,9 @@ def show(
     if form == "json":
         click.echo(json.dumps({"detect": share, "like": like, "stages": found}, indent=2, ensure_ascii=False))
         return
+    if run is not None and run.summary is not None:
+        for doubt in (f for f in run.summary.findings if f.severity != "info"):
+            click.echo(f"{run.name} is {run.summary.verdict.upper()}, and so is its spread: {doubt.message}")
     for one in found:
         for line in _lines(one, share):
             click.echo(line)

@@ -71,7 +71,6 @@ def _open(rate: float) -> Simulate:
 
 SCENARIOS = (
     Scenario("closed loop, 8 users", Load("concurrency", 8.0), _closed(8)),
-    Scenario("closed loop, 64 users", Load("concurrency", 64.0), _closed(64)),
     Scenario("open loop, 10 requests/s", Load("rate", 10.0, "poisson"), _open(10.0)),
 )
 
