@@ -28,6 +28,7 @@ from loadgen.roofline.serving import EngineConfig
 
 Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
+HIGHEST_MBU = 0.92  # of the bandwidth, that reading weights reaches on real GPUs
 PLAUSIBLE = 0.1  # of the plausible fits that must name a bound before it is told as a rival
 
 
@@ -263,16 +264,20 @@ def _rivals(
 
 
 def ends(fit: Fit, engine: EngineConfig) -> Iterator[EngineConfig]:
-    """The engine at both ends of a bandwidth utilisation that one endpoint cannot tell from overhead.
+    """The engine at both ends of a bandwidth utilisation that one deployment cannot tell from overhead.
 
-    Their sum is what was seen, so what the weights take less, overhead takes more, and never less than nothing.
+    Their sum is what was seen, so what the weights take less, overhead takes more, and never less than nothing. A
+    second deployment of the same engine (other GPUs, other weights) tells them apart. With one, what a fit says of
+    them rests on the model's knee between compute and memory, which real engines need not have: then both ends of
+    what physics allows are kept, however sure the fit is.
     """
-    mbu = next((p for p in fit.parameters if p.name == "mbu" and not p.identified), None)
+    mbu = next((p for p in fit.parameters if p.name == "mbu"), None)
     law = engine.law
-    if mbu is None or math.isnan(law.peak_bytes_per_s) or not mbu.low < mbu.high:
+    if mbu is None or math.isnan(law.peak_bytes_per_s) or (mbu.identified and len(fit.engine) > 1):
         return
     weights = law.dense_bytes + law.expert_bytes * law.expert_share
-    for value in (mbu.low, mbu.high):
+    floor, now = law.step_s + weights / law.weight_rate, law.weight_rate / law.peak_bytes_per_s
+    low, high = (mbu.low, mbu.high) if not mbu.identified else (weights / (floor * law.peak_bytes_per_s), HIGHEST_MBU)
+    for value in (min(low, now), max(high, now)):
         rate = law.peak_bytes_per_s * value
-        overhead = max(0.0, law.step_s + weights / law.weight_rate - weights / rate)
-        yield replace(engine, law=law._replace(weight_rate=rate, step_s=overhead))
+        yield replace(engine, law=law._replace(weight_rate=rate, step_s=max(0.0, floor - weights / rate)))

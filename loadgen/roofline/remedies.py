@@ -7,7 +7,8 @@ own protocol; only what helps is told, the largest gain first.
 
     x = before / after for times, after / before for the whole server's rate;  gain = 1 - 1 / x, or x - 1
     interval of log x: 5 % to 95 % over the plausible engines, both ends of what one endpoint cannot tell apart,
-    and 1.645 standard errors of the fit for a change by a factor of two, less for a smaller one
+    1.645 standard errors of the fit for a change by a factor of two, less for a smaller one, and 5 % of log x for what
+    no model of an engine has right (chosen on `tests/benchmarks/fit_interventions.py`, an engine with other effects)
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline.causes import PHASES, Phase, ends
@@ -26,6 +28,7 @@ from loadgen.roofline.passes import Deployment
 from loadgen.roofline.whatif import Outcome, Situation, moved, outcome
 from loadgen.roofline.words import count, percent, signed
 
+Floats = npt.NDArray[np.float64]
 Metric = Literal["ttft", "itl", "max_gap", "output_tokens_per_s"]
 Change = Callable[[Situation], Situation]
 
@@ -38,6 +41,8 @@ CACHED = 0.5  # of each prompt, in the change that lets prompts share a prefix
 SHORTER = 0.5
 SIGMA = 1.4826  # a standard deviation in medians of absolute errors
 Z = 1.645
+STRUCTURE, RESOLUTION = 0.05, 0.002  # of log x, and in log x
+SCHEDULED = 0.25  # of log x, where who is served when is changed: schedulers differ in more than their budget
 NAMES: dict[Metric, str] = {
     "ttft": "TTFT",
     "itl": "ITL",
@@ -73,6 +78,7 @@ class Option:
     text: str
     apply: Change
     metrics: Mapping[Phase, tuple[Metric, ...]] | None = None
+    structure: float = STRUCTURE  # of log x, by which a gain may be off whatever the parameters
 
 
 def find_remedies(fit: Fit) -> tuple[Remedy, ...]:
@@ -82,9 +88,10 @@ def find_remedies(fit: Fit) -> tuple[Remedy, ...]:
         engine = fit.engine[one.cell.label]
         draws = fit.draws.get(one.cell.label, ())
         some = draws[:: max(1, math.ceil(len(draws) / DRAWS))]
-        now = [Situation(one.cell, each, one.cell.deployment) for each in (engine, *some, *ends(fit, engine))]
+        extremes = tuple(ends(fit, engine))
+        now = [Situation(one.cell, each, one.cell.deployment) for each in (engine, *extremes, *some)]
         best: dict[tuple[str, str], Remedy] = {}
-        for remedy in _at(fit, one, now):
+        for remedy in _at(fit, one, now, 1 + len(extremes)):
             key = (remedy.name, remedy.phase)
             if key not in best or remedy.gain > best[key].gain:
                 best[key] = remedy
@@ -131,7 +138,7 @@ def options(now: Situation) -> Iterator[Option]:
         budget = int(engine.token_budget * factor)
         if budget >= 256:
             text = f"a token budget of {budget:,} per step in place of {engine.token_budget:,}"
-            yield Option("chunk_size", text, _chunks(budget))
+            yield Option("chunk_size", text, _chunks(budget), structure=SCHEDULED)
 
 
 def _deployments(where: Deployment) -> Iterator[Option]:
@@ -204,7 +211,8 @@ def _more_users(now: Situation, before: Outcome) -> Iterator[Option]:
 # --- what they gain ---------------------------------------------------------------------------------------------------
 
 
-def _at(fit: Fit, one: FitCell, now: Sequence[Situation]) -> Iterator[Remedy]:
+def _at(fit: Fit, one: FitCell, now: Sequence[Situation], first: int) -> Iterator[Remedy]:
+    """What helps a cell. Of the situations the best fit is the first, ends the next up to `first`, then draws."""
     try:
         before = [outcome(each) for each in now]
     except UsageError:  # a plausible engine that could not even hold the cell says nothing
@@ -217,10 +225,10 @@ def _at(fit: Fit, one: FitCell, now: Sequence[Situation]) -> Iterator[Remedy]:
         except UsageError:  # it does not fit, or the GPU has no such rate
             continue
         for phase, metrics in (option.metrics or _METRICS).items():
-            made = (_remedy(fit, one, option, phase, m, changed[0], before, after) for m in metrics)
+            made = (_remedy(fit, one, option, phase, m, changed[0], before, after, first) for m in metrics)
             # Of a phase's metrics the first that is helped: a shorter stall matters where ITL stays.
-            if (first := next((remedy for remedy in made if remedy is not None), None)) is not None:
-                yield first
+            if (best := next((remedy for remedy in made if remedy is not None), None)) is not None:
+                yield best
 
 
 def _remedy(
@@ -232,13 +240,15 @@ def _remedy(
     changed: Situation,
     before: Sequence[Outcome],
     after: Sequence[Outcome],
+    first: int,
 ) -> Remedy | None:
     """The option by one metric; None where it does not help, or not surely."""
     factors = np.array([_factor(metric, a, b) for a, b in zip(before, after, strict=True)])
     x = float(factors[0])
     if not math.isfinite(x):
         return None
-    low, high = _interval(factors, fit.in_sample.ttft if metric == "ttft" else fit.in_sample.itl)
+    error = fit.in_sample.ttft if metric == "ttft" else fit.in_sample.itl
+    low, high = _interval(factors[:first], factors[first:], error, option.structure)
     gain = _gain(metric, x)
     if gain < WORTH or low <= 1.0:
         return None
@@ -269,12 +279,16 @@ def _gain(metric: Metric, x: float) -> float:
     return x - 1.0 if metric == "output_tokens_per_s" else 1.0 - 1.0 / x
 
 
-def _interval(factors: np.ndarray[tuple[int], np.dtype[np.float64]], error: float) -> tuple[float, float]:
-    """5 % to 95 % of the factor. The first of `factors` is the best fit's."""
-    logs = np.log(factors[np.isfinite(factors) & (factors > 0)])
-    low, high = (float(np.quantile(logs, q)) for q in (0.05, 0.95)) if len(logs) > 1 else (float(logs[0]),) * 2
-    wide = Z * SIGMA * (error if math.isfinite(error) else 0.0) * min(1.0, abs(float(logs[0])) / math.log(2.0))
-    return math.exp(min(low, float(logs[0])) - wide), math.exp(max(high, float(logs[0])) + wide)
+def _interval(sure: Floats, draws: Floats, error: float, structure: float) -> tuple[float, float]:
+    """5 % to 95 % of the factor. `sure`: the best fit's factor and those of what cannot be told apart, all kept."""
+    best = math.log(sure[0])
+    logs = [best, *np.log(sure[np.isfinite(sure) & (sure > 0)])]
+    drawn = np.log(draws[np.isfinite(draws) & (draws > 0)])
+    if drawn.size:
+        logs += [float(np.quantile(drawn, q)) for q in (0.05, 0.95)]
+    wide = Z * SIGMA * (error if math.isfinite(error) else 0.0) * min(1.0, abs(best) / math.log(2.0))
+    wide += structure * abs(best) + RESOLUTION
+    return math.exp(min(logs) - wide), math.exp(max(logs) + wide)
 
 
 def _measured(one: FitCell, metric: Metric, predicted: Outcome) -> float:

@@ -12,10 +12,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit_trace import load_of, static
 from loadgen.roofline.passes import Deployment, StepLaw, step_law
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_fast import Served, simulate_closed, simulate_open
@@ -103,30 +103,14 @@ def replay(situation: Situation, seed: int = 0) -> Served:
     Raises:
         UsageError: a request exceeds the engine's KV cache.
     """
-    cell, engine = situation.cell, situation.engine
-    rng = np.random.default_rng(seed)
-    users = max(1, round(cell.load))
-    count = cell.protocol.requests or 10 * users
-    if cell.load_kind == "batch":
-        count = users
-        engine = replace(engine, token_budget=2**40, chunked=False, max_sequences=users, kv_tokens=None)
-    count = min(count, max(MOST_REQUESTS, LEAST_PER_USER * users))
-    prompts, outputs = (_lengths(nominal, cell.protocol.length_ratio, count, rng)
-                        for nominal in (cell.prompt_tokens, cell.output_tokens))  # fmt: skip
-    share = cell.protocol.cached_share if cell.protocol.cached_share > 0 else 0.0
-    cached = (share * prompts).astype(np.int64)
+    cell = situation.cell
+    load, engine = load_of(cell, seed), static(situation.engine, cell)
+    count = min(len(load.prompts), max(MOST_REQUESTS, LEAST_PER_USER * round(cell.load)))
+    prompts, outputs, cached = (tokens[:count] for tokens in (load.prompts, load.outputs, load.cached))
     if cell.load_kind == "rate":
-        arrivals = np.cumsum(rng.exponential(1.0 / cell.load, count))
-        return simulate_open(engine, arrivals, prompts, outputs, cached_tokens=cached, seed=seed)
-    stagger = cell.protocol.stagger_s
+        return simulate_open(engine, load.starts_s[:count], prompts, outputs, cached_tokens=cached, seed=seed)
+    users, stagger = max(1, round(cell.load)), cell.protocol.stagger_s
     return simulate_closed(engine, users, prompts, outputs, cached_tokens=cached, stagger_s=stagger, seed=seed)
-
-
-def _lengths(nominal: float, ratio: float, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    top = max(1, round(nominal))
-    if ratio >= 1.0:
-        return np.full(count, top, np.int64)
-    return rng.integers(max(1, math.ceil(ratio * nominal)), top + 1, count)
 
 
 def outcome(situation: Situation, seed: int = 0) -> Outcome:
