@@ -249,6 +249,10 @@ def test_every_example_is_planned(path: Path) -> None:
 
 _SHORT = {
     "trace": ["--trace-speed", "100"],
+    "trace-azure": ["--trace-speed", "100"],
+    "trace-mooncake": ["--trace-speed", "100"],
+    "correlated": ["--concurrency", "4"],
+    "prefix-groups": ["--output-tokens", "10"],
     "sweep": ["-w", "chat", "--concurrency", "1,2"],
     "mix": ["--rate", "50"],
     "pairs": ["--rate", "50"],
