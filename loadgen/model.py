@@ -239,6 +239,7 @@ class RunInfo:
     stages: list[StageInfo] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     error: str | None = None
+    limit: str | None = None  # the limit of the whole run that ended it
     skipped: list[str] = field(default_factory=list)  # stages that were never begun, each with the reason
     search: list[dict[str, Any]] = field(default_factory=list)  # what a search found, for each workload
     findings: list[Finding] = field(default_factory=list)  # what the reader of the folder noticed; never written

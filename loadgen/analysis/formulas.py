@@ -166,6 +166,12 @@ def _no_time(m: Measured) -> bool:
     return math.isnan(m.window.seconds) or len(m.all) == 0
 
 
+def _too_short(m: Measured, took_s: Floats) -> bool:
+    """Whether the window was over before anything could be seen: shorter than the shortest of what is counted in it."""
+    known = took_s[~np.isnan(took_s)]
+    return len(known) > 0 and bool(known.min() > m.window.seconds)
+
+
 def _block_seconds(m: Measured) -> Floats:
     return np.full(MAX_BLOCKS, m.window.seconds / MAX_BLOCKS)
 
@@ -175,9 +181,9 @@ def _rate(m: Measured, amounts: Floats, n: int, tail: float) -> Estimate:
 
 
 def output_rate(m: Measured, stat: str, tail: float) -> Estimate:
-    if _no_time(m):
+    n = 0 if _no_time(m) else m.events.events_in_window
+    if _no_time(m) or (n == 0 and _too_short(m, ttft(m.all))):
         return NOTHING
-    n = m.events.events_in_window
     if stat == "max":
         peak = m.events.peak_tokens_per_s
         return Estimate(peak, peak, peak, n)
@@ -188,6 +194,8 @@ def total_rate(m: Measured, stat: str, tail: float) -> Estimate:
     """Prompt tokens count at the request's first token, when their prefill was done (not streamed: at its end)."""
     known_at = np.where(np.isnan(m.all.first_ns) & m.all.ok, m.all.end_ns, m.all.first_ns)
     if _no_time(m) or np.isnan(m.all.prompt_tokens[m.all.ok]).any():
+        return NOTHING
+    if m.events.events_in_window == 0 and _too_short(m, ttft(m.all)):
         return NOTHING
     seen = ~np.isnan(known_at)
     prompt = m.block_counts(known_at[seen], np.nan_to_num(m.all.prompt_tokens[seen]))
@@ -202,7 +210,8 @@ def _stamped(m: Measured, stamps_ns: Floats, tail: float) -> Estimate:
 
 
 def completed_rate(m: Measured, stat: str, tail: float) -> Estimate:
-    return _stamped(m, _end_ns(m.all)[m.all.ok], tail)
+    found = _stamped(m, _end_ns(m.all)[m.all.ok], tail)
+    return NOTHING if found.value == 0.0 and _too_short(m, e2e(m.all)) else found
 
 
 def sent_rate(m: Measured, stat: str, tail: float) -> Estimate:

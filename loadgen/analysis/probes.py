@@ -24,6 +24,7 @@ from loadgen.model import RunInfo, StageInfo
 _SPARE = 1.35  # times the fewest requests with which a pass is possible: some may miss
 _FEWEST = 100
 _MOST = 20_000
+_CURABLE = {"too_few_samples", "concurrency_not_reached"}  # findings that more requests take away
 # Findings that say that the client, not the server, was the limit: nothing is decided then, and longer does not help.
 _CLIENT = {"client_delay", "send_delay", "loop_lag", "client_cpu", "clock_error", "workers_lost", "rate_not_reached"}
 _ORDER: tuple[SloOutcome, ...] = ("fail", "undecidable", "pass")
@@ -82,7 +83,7 @@ def probe_of(info: RunInfo, stage: StageInfo, requests: Requests, slos: Sequence
         bound=None if worst is None else worst.bound,
         low=None if worst is None else worst.low,
         high=None if worst is None else worst.high,
-        final=bool(at_fault),
+        final=bool(invalid - _CURABLE),
         rising=bool(rising),
         why=why,
     )

@@ -110,7 +110,13 @@ def decide(probes: Sequence[Probe], search: Search) -> NextProbe | Found:
     if isinstance(wanted, Found):
         return wanted
     spent = _spent(probes, wanted, search)
-    return wanted if not spent else Found(kept, broken, "open", f"{spent}: {_between(kept, broken)}")
+    return given_up(probes, spent) if spent else wanted
+
+
+def given_up(probes: Sequence[Probe], why: str) -> Found:
+    """The end of a search that may not go on."""
+    kept, broken = _bracket(_strongest(probes))
+    return Found(kept, broken, "open", f"{why}: {_between(kept, broken)}")
 
 
 @dataclass(frozen=True, slots=True)

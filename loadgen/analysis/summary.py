@@ -166,6 +166,8 @@ def to_json(summary: Summary) -> dict[str, Any]:
         ],
         "conventions": [_fields(row) for row in summary.conventions],
         "slo": [_fields(result) for result in summary.slo],
+        "search": summary.info.search,
+        "skipped": summary.info.skipped,
         "fit": summary.fit,
     }
 

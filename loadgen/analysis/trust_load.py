@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from loadgen.analysis import ending, steady
 from loadgen.analysis import severity as rule
-from loadgen.analysis import steady
 from loadgen.analysis.measured import Measured
 from loadgen.analysis.numbers import quantity
 from loadgen.model import Finding, RunInfo
@@ -127,4 +127,25 @@ def phase_locked(info: RunInfo, m: Measured) -> Iterator[Finding]:
         )
 
 
-CHECKS = (rate_not_reached, unsent, concurrency_not_reached, drift, settled, phase_locked)
+def paused(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Users of a closed loop who waited because the server took no connection."""
+    seconds = m.info.health.get("paused_s", 0.0)
+    if seconds > 0.0:
+        text = f"each user paused for {quantity(seconds, 's')} in the mean after connections that nobody took"
+        yield Finding("info", "paused", text, seconds, "read the errors: the server was gone for that time")
+
+
+def until_not_reached(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """The interval that --until asks for was not reached in the longest time."""
+    text = info.spec.get("until")
+    if not text or m.info.reached is not None or m.window.interrupted or not len(m.columns):
+        return
+    until = ending.parse_until(text)
+    share = ending.half_width(until, m)
+    if share <= until.share:
+        return
+    shown = f"it is {share * 100:.2g} %" if math.isfinite(share) else "too few requests for an interval"
+    yield Finding("info", "until_not_reached", f"{text} was not reached: {shown}", share, "allow more requests or time")
+
+
+CHECKS = (rate_not_reached, unsent, concurrency_not_reached, drift, settled, phase_locked, paused, until_not_reached)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.analysis.numbers import percent, quantity, significant, whole
+from loadgen.cli.expense import ahead, spent
 from loadgen.cli.resume import resumed
 from loadgen.errors import LoadgenError
 from loadgen.model import Exchange, RunInfo, Sink
@@ -39,6 +40,8 @@ class Recipe:
     notes: dict[str, str]
     roofline: dict[str, Any]
     slo: Sequence[str] = ()
+    until: str | None = None
+    stop_on: Sequence[str] = ()
     search: dict[str, Any] | None = None
     provenance: dict[str, str] = field(default_factory=dict)  # facts about the server that it does not tell
 
@@ -62,15 +65,16 @@ def measure(
 
     now = datetime.datetime.now(datetime.UTC)
     spec = {"roofline": recipe.roofline, "slo": list(recipe.slo), **_spec(settings, course.foreseen)}
+    spec |= {"until": recipe.until, "stop_on": list(recipe.stop_on)}
     spec |= {} if recipe.search is None else {"search": recipe.search}
     if resume is None:
         info = _new_info(settings, spec, recipe, now.isoformat(timespec="seconds"))
         wanted = output if output is not None else Path("runs") / now.strftime("%Y%m%d-%H%M%S")
         unique_run_path(wanted)  # a folder that cannot be made is told before anything is sent
-        sink = _LateSink(wanted)
+        sink = _LateSink(wanted, lambda: say(ahead(settings, course.foreseen, recipe.search)))
     else:
         settings, info = resumed(resume, settings, spec)
-        sink = _LateSink(resume, resume=True)
+        sink = _LateSink(resume, lambda: None, resume=True)
     watch, close_page = _watched(info, prometheus_port)
     try:
         interrupted = run_session(settings, course, info, sink, say=say, observe=watch)
@@ -142,6 +146,9 @@ def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
 
     return {
         "seed": settings.seed,
+        "max_tokens_total": settings.budget.tokens,
+        "max_cost": settings.budget.cost,
+        "prices": None if settings.budget.prices is None else asdict(settings.budget.prices),
         "warmup": settings.warmup,
         "burst_start": settings.burst_start,
         "keep_text": settings.keep_text,
@@ -161,8 +168,8 @@ def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
 class _LateSink:
     """Creates the run folder at the first update, which the session makes when the endpoint has answered."""
 
-    def __init__(self, wanted: Path, *, resume: bool = False) -> None:
-        self._wanted, self._resume = wanted, resume
+    def __init__(self, wanted: Path, announce: Callable[[], None], *, resume: bool = False) -> None:
+        self._wanted, self._announce, self._resume = wanted, announce, resume
         self._writer: RunWriter | None = None
 
     @property
@@ -177,6 +184,7 @@ class _LateSink:
             self._writer = RunWriter.resume(self._wanted, info)
         elif self._writer is None:
             self._writer = RunWriter.create(unique_run_path(self._wanted), info)
+            self._announce()
         self._writer.update(info)
 
     def write(self, exchange: Exchange) -> None:
@@ -217,6 +225,8 @@ def summary_lines(summary: Summary, *, gates: bool = True) -> list[str]:
     lines += [line for stage in summary.stages for line in (_stage_line(stage), *_asked_line(stage))]
     lines += _error_lines(summary)
     lines += [f"skipped {line}" for line in summary.info.skipped]
+    if (prices := summary.info.spec.get("prices")) and summary.stages:
+        lines.append(spent(summary.stages[0].measured.requests, prices))
     told = summary.slo if gates else ()
     lines += [f"SLO {r.outcome.upper()} {r.stage}: {r.expr}" + (f"; {r.why}" if r.why else "") for r in told]
     return lines

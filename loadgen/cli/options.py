@@ -19,6 +19,7 @@ from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
     from loadgen.engine.settings import Settings
+    from loadgen.plan.budget import Budget
 
 F = TypeVar("F", bound=Callable[..., Any])
 _PER_WORKER = 512  # users, or requests per second, that --workers auto gives to one process
@@ -127,6 +128,19 @@ _RULE_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--cooldown",), {"help": "Silence between stages, such as 10s."}),
     (("--resume",), {"type": click.Path(path_type=Path), "metavar": "RUN", "help": "Go on with a run, same flags."}),
 )
+_LIMIT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--max-tokens-total",),
+        {
+            "type": click.IntRange(1),
+            "help": "Limit for prompt and output tokens of the whole run, warm-up and those in flight included.",
+        },
+    ),
+    (("--price-input",), {"type": Number(0), "help": "Vendor's price of a million prompt tokens, in any currency."}),
+    (("--price-output",), {"type": Number(0), "help": "... of a million output tokens."}),
+    (("--price-cached",), {"type": Number(0), "help": "... of a million cached prompt tokens."}),
+    (("--max-cost",), {"type": Number(0), "help": "Limit for the cost of the whole run, at these prices."}),
+)
 _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--model",), {"help": "Model name.  [default: the one that the endpoint lists]"}),
     (
@@ -181,6 +195,7 @@ def _add(options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...]) -> Callabl
 
 load_options = _add(_LOAD_OPTIONS)
 rule_options = _add(_RULE_OPTIONS)
+limit_options = _add(_LIMIT_OPTIONS)
 endpoint_options = _add(_ENDPOINT_OPTIONS)
 
 
@@ -231,9 +246,23 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         tokenizer=None if given["tokenizer"] in (None, "off") else read_tokenizer(given["tokenizer"]),
         ask_tokenize=given["tokenizer"] != "off",
         workers=_workers(given),
+        budget=_budget(given),
         cooldown_ns=0 if given.get("cooldown") is None else read_cooldown(given["cooldown"]),
         metrics=_metrics(url, given["metrics"]),
     )
+
+
+def _budget(given: dict[str, Any]) -> Budget:
+    from loadgen.plan.budget import Budget, Prices
+
+    prices = [given.get(f"price_{name}") for name in ("input", "output", "cached")]
+    cost = given.get("max_cost")
+    if (prices[0] is None) != (prices[1] is None) or (
+        prices[0] is None and (prices[2] is not None or cost is not None)
+    ):
+        raise UsageError("a cost needs both prices", do="give --price-input and --price-output, per million tokens")
+    known = Prices(prices[0], prices[1], prices[2]) if prices[0] is not None and prices[1] is not None else None
+    return Budget(given.get("max_tokens_total"), cost, known)
 
 
 def _workers(given: dict[str, Any]) -> int:

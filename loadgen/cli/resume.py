@@ -17,11 +17,21 @@ from loadgen.errors import UsageError
 if TYPE_CHECKING:
     import numpy as np
 
+    from loadgen.analysis.frame import Requests
     from loadgen.analysis.stats import Floats
     from loadgen.engine.settings import Settings
     from loadgen.model import RunInfo
+    from loadgen.plan.budget import Budget
 
-_MAY_DIFFER = ("roofline", "slo", "search")  # what a run is judged by, not how it was made
+_MOST_WARMED = 1 << 39  # warm-up requests have ids from -1 down; below this they are the guard's
+_MAY_DIFFER = (
+    "roofline",
+    "slo",
+    "search",
+    "max_tokens_total",
+    "max_cost",
+    "prices",
+)  # what a run is judged by, not how it was made
 
 
 def resumed(run: Path, settings: Settings, spec: dict[str, Any]) -> tuple[Settings, RunInfo]:
@@ -50,10 +60,25 @@ def resumed(run: Path, settings: Settings, spec: dict[str, Any]) -> tuple[Settin
             stage.stopped = "interrupted"
     if info.stages:  # time goes on behind everything that was measured
         info.stages[-1].end_ns = max(info.stages[-1].end_ns or 0, _extreme(np.nanmax, requests.end_ns) or 0)
-    warmed = max(0, -int(requests.request_id.min())) if len(requests) else 0
-    info.status, info.error, info.findings = "running", None, []
+    own = requests.request_id[requests.request_id > -_MOST_WARMED]
+    warmed = max(0, -int(own.min())) if len(own) else 0
+    asked = int((requests.request_id <= -_MOST_WARMED).sum())
+    info.status, info.error, info.limit, info.findings = "running", None, None, []
     info.spec |= {key: spec[key] for key in _MAY_DIFFER if key in spec}
-    return replace(settings, nonce=info.nonce, warmed=warmed), info
+    budget = _spent(settings.budget, requests)
+    return replace(settings, nonce=info.nonce, warmed=warmed, asked=asked, budget=budget), info
+
+
+def _spent(budget: Budget, requests: Requests) -> Budget:
+    """The budget with what the run's requests took already."""
+    from loadgen.plan.budget import Purse, taken
+
+    purse = Purse(budget)
+    for row in range(len(requests) if budget else 0):
+        exchange = requests.exchange(row)
+        prompt, output, cached = taken(exchange, exchange.prompt_tokens_requested)
+        purse.book(prompt + output, budget.prices.of(prompt, output, cached) if budget.prices else 0.0)
+    return purse.spent
 
 
 def _extreme(function: Callable[[Floats], np.float64], stamps: Floats) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loadgen.cli.options import endpoint_options, load_options, rule_options
+from loadgen.cli.options import endpoint_options, limit_options, load_options, rule_options
 from loadgen.errors import EndpointError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.argument("url")
 @load_options
 @rule_options
+@limit_options
 @endpoint_options
 @click.option("--slo", multiple=True, metavar="EXPR", help="Gate, such as 'p99(ttft) < 1s'; decides the exit code.")
 @click.option("--note", multiple=True, metavar="K=V", help="A note to keep with the run, such as engine_flags='...'.")
@@ -95,6 +96,8 @@ def recipe_of(given: dict[str, Any], search: dict[str, Any] | None = None) -> Re
         dict(read_note(text) for text in given["note"]),
         {key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
         given["slo"],
+        given["until"],
+        given["stop_on"],
         search,
         dict(read_fact(text) for text in given["provenance"]),
     )

@@ -19,7 +19,7 @@ from loadgen.analysis.ending import Ending
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.measured import Measured, measure, row_facts
 from loadgen.analysis.probes import probe_of
-from loadgen.analysis.search import Found, NextProbe, Probe, Search, decide
+from loadgen.analysis.search import Found, NextProbe, Probe, Search, decide, given_up
 from loadgen.model import RunInfo, StageInfo, stage_name
 from loadgen.plan.schedule import StageSpec
 
@@ -80,7 +80,7 @@ class Listed:
         for spec in self.stages:
             if spec.name in names or spec.name in told:
                 continue
-            why = self._skipped(spec, done, info, rows) if self.stop_on else ""
+            why = info.limit or (self._skipped(spec, done, info, rows) if self.stop_on else "")
             if not why:
                 return replace(spec, stage=free_number(spec.stage, info.stages, len(self.stages)))
             info.skipped.append(f"{spec.name}: {why}")
@@ -138,6 +138,8 @@ class Searching:
         for like in self.likes:
             probes = self._probes_of(like, info, rows)
             wanted = decide(probes, self.search)
+            if isinstance(wanted, NextProbe) and info.limit is not None:
+                wanted = given_up(probes, info.limit)
             if isinstance(wanted, NextProbe):
                 self.say(f"search {like.workload}: {load_words(like, wanted.load)}; {wanted.why}")
                 return self._stage(like, wanted, info)

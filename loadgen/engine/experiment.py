@@ -46,6 +46,8 @@ class Experiment:
 
     def _cut(self, spec: StageSpec, info: RunInfo) -> str:
         """Why the stage is left out; "" where it is not."""
+        if info.limit is not None:
+            return f"is not begun: {info.limit}"
         limit = info.endpoint.get("context_limit")
         if limit is not None and profile.tokens(spec) > limit:
             return f"needs {profile.tokens(spec):,.0f} tokens of context, the server has {limit:,}"

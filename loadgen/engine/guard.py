@@ -76,9 +76,15 @@ class Guard:
         planned = PlannedRequest(
             _FIRST_ID + number, -1, WORKLOAD, (Message("user", question.text),), 0, MAX_TOKENS, warmup=True
         )
+        purse = self.runner.purse
+        held = None if purse is None else purse.take(planned)
+        if purse is not None and held is None:
+            return
         capture = Capture(planned, target.dialect, dispatched_ns=self.runner.clock.now_ns())
         await self.runner.streamer.stream(capture, target.url, target.body(planned))
         exchange = decode(capture, keep_text=self.runner.keep_text)
+        if purse is not None and held is not None:
+            purse.settle(held, exchange)
         self.runner.sink.write(exchange)
         self._judge(number % len(QUESTIONS), question, answer(capture), exchange)
 

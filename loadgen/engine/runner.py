@@ -17,6 +17,7 @@ import msgspec
 from loadgen.analysis.tally import Tally
 from loadgen.engine.stage import Slice, Stage
 from loadgen.model import Capture, Clock, Ended, Exchange, Features, Message, PlannedRequest, Sink, StageInfo
+from loadgen.plan.budget import Purse
 from loadgen.wire.dialects import DIALECTS
 
 
@@ -75,10 +76,12 @@ class Runner:
         keep_text: bool = False,
         count_tokens: Callable[[str], int] | None = None,
         worker: int = 0,
+        purse: Purse | None = None,
     ) -> None:
         self.clock, self.streamer, self.target, self.sink = clock, streamer, target, sink
         self.look, self.on_exchange, self.keep_text, self.worker = look, on_exchange, keep_text, worker
         self.count_tokens = count_tokens
+        self.purse = purse
         self.live = Live()
         self.stop = asyncio.Event()  # set: send nothing more, cancel what is in flight
         self._stage: Stage | None = None

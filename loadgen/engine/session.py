@@ -27,7 +27,7 @@ from loadgen.engine.probe import Probe, Probed
 from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.settings import Observer, RunSink, Settings
 from loadgen.engine.sockets import StampingSelector, clock_facts
-from loadgen.engine.stage import Slice
+from loadgen.engine.stage import Slice, spent_limit
 from loadgen.engine.transport import Transport
 from loadgen.engine.umpire import Umpire, watch
 from loadgen.engine.warmup import WarmUp
@@ -35,6 +35,7 @@ from loadgen.engine.watch import ServerWatch
 from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError, UsageError
 from loadgen.model import Capture, Exchange, PlannedRequest, RunInfo, StageInfo
+from loadgen.plan.budget import Purse
 from loadgen.plan.schedule import StageSpec, plan_stage, too_long
 from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import decode, last_token_ns
@@ -63,11 +64,13 @@ class Session:
     _guard: Guard | None = None
     _server: ServerWatch | None = None
     _umpire: Umpire | None = None
+    _purse: Purse | None = None
     _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
     _warm_up: WarmUp = field(init=False)
 
     def __post_init__(self) -> None:
+        self._purse = Purse(self.settings.budget) if self.settings.budget else None
         self._warm_up = WarmUp(self.settings, self.say)
 
     async def run(self, course: Course) -> None:
@@ -83,12 +86,13 @@ class Session:
                 ScrubbingSink(self.sink, Secrets.of(settings.url, settings.headers)),
                 look=self.selector.drain if self.selector is not None else lambda: None,
                 keep_text=settings.keep_text,
+                purse=self._purse,
                 count_tokens=settings.tokenizer,
             )
             if self.observe is not None:
                 self._observer = await watching.enter_async_context(self.observe(runner.live))
             self._runner = runner
-            self._guard = Guard(runner) if settings.guard else None
+            self._guard = Guard(runner, _next=settings.asked) if settings.guard else None
             if self.interrupted:
                 return
             self._warm_up.meet(probed)
@@ -116,6 +120,8 @@ class Session:
         while not runner.stop.is_set():
             if self._observer is not None:
                 self._observer.stage(None)
+            if self._purse is not None and self._purse.empty:
+                self.info.limit = f"{self._purse.empty} is spent"
             spec = await asyncio.to_thread(course.next, self.info, rows)
             if spec is None:
                 return
@@ -161,7 +167,10 @@ class Session:
             if capture.complete and not transport.kept_alive():
                 transport.never_reuse()
                 self._reuse = False
-            return scrubbed(decode(capture), secrets)
+            exchange = scrubbed(decode(capture), secrets)
+            if self._purse is not None:
+                self._purse.pay(exchange)
+            return exchange
 
         spans = [s for s in (settings.limits.first_ns, settings.limits.total_ns) if s is not None]
         patience_s = min([_PROBE_PATIENCE_S, *(span * 1e-9 for span in spans)])
@@ -231,7 +240,10 @@ class Session:
         judge = self._judge(info, runner)
         try:
             if self._crew is not None:
-                await self._crew.stage(Task(info, plan, stagger_ns), runner.stop)
+                await self._crew.stage(Task(info, plan, stagger_ns, self._purse), runner.stop)
+                if self._purse is not None:
+                    self._purse.book(int(info.health.pop("spent_tokens")), info.health.pop("spent_cost"))
+                    self._purse.empty = spent_limit(info)
             else:
                 meter = HealthMeter(self.selector)
 

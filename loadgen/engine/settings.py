@@ -17,6 +17,7 @@ from loadgen.engine.timeouts import Limits
 from loadgen.engine.tokenize import Tokenizer
 from loadgen.engine.transport import Security
 from loadgen.model import Exchange, Features, RunInfo, Sink, StageInfo
+from loadgen.plan.budget import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,9 @@ class Settings:
     ask_tokenize: bool = True  # the server's /tokenize, where it has one and no tokenizer is at hand
     workers: int = 1
     cooldown_ns: int = 0  # of silence between stages
-    warmed: int = 0  # warm-up requests that the run holds already (a run that is resumed)
+    budget: Budget = field(default_factory=Budget)
+    warmed: int = 0  # warm-up requests that the run holds already (a run that is resumed) ...
+    asked: int = 0  # ... and questions of the guard
     metrics: tuple[str, ...] = ()  # URLs of Prometheus pages; "auto": the endpoint's own, too
     guard: bool = False  # ask checkable questions beside the load
 

@@ -20,8 +20,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from loadgen.engine.refusals import Refusals
 from loadgen.engine.units import Unit, units
 from loadgen.model import Capture, Ended, Message, PlannedRequest, StageInfo
+from loadgen.plan.budget import Held
 from loadgen.wire.timeline import answer, decode
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ _QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
 _BACKLOG = 512  # ... unless this many finished requests wait to be decoded
 _HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
 _MIN_DRAIN_NS = 60_000_000_000
-_PAUSE_NS, _LONGEST_PAUSE_NS, _MOST_PAUSES_NS = 100_000_000, 1_000_000_000, 60_000_000_000  # of a user, see `_pause`
+_CUT, _SPENT = "cut: ", " is spent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,12 @@ class Slice:
     def share(self, total: int) -> int:
         """How many of `total` requests or users fall to this worker."""
         return len(range(self.index, total, self.count))
+
+
+def spent_limit(info: StageInfo) -> str:
+    """Which limit of the budget has cut this stage; "" for none."""
+    why = info.stopped or ""
+    return why.removeprefix(_CUT).removesuffix(_SPENT) if why.startswith(_CUT) else ""
 
 
 class Stage:
@@ -77,7 +85,7 @@ class Stage:
         self.depth = min(max(2 * (limit or 32), 32), 512)
         self.stagger_ns = stagger_ns if closed else 0
         self.tasks: set[asyncio.Task[None]] = set()
-        self.finished: deque[tuple[Capture, bool]] = deque()
+        self.finished: deque[tuple[Capture, bool, Held | None]] = deque()
         self.work = asyncio.Event()
         self.next_due_ns: int | None = None
         self.hot_turns = 0
@@ -90,8 +98,7 @@ class Stage:
         self.ended = asyncio.Event()
         self.keeping = True
         self.feeder: asyncio.Task[None] | None = None
-        self.refused = 0  # requests in a row that reached no server
-        self.paused_ns = 0  # of all users together
+        self.refusals = Refusals(self.users)
 
     def begin(self, start_ns: int) -> None:
         """Fix the window. By number of requests all of them are measured; by time, what begins inside the window."""
@@ -150,8 +157,8 @@ class Stage:
     def _close(self) -> None:
         info, now = self.info, self.clock.now_ns()
         info.end_ns = now
-        if self.paused_ns:
-            info.health["paused_s"] = self.paused_ns / 1e9 / max(self.users, 1)
+        if self.refusals.paused_ns:
+            info.health["paused_s"] = self.refusals.seconds
         if self.runner.stop.is_set():
             info.stopped = "interrupted"
         if info.window_end_ns is None or self.runner.stop.is_set():
@@ -181,6 +188,12 @@ class Stage:
                 self._mark_window(now)
             in_window = self._in_window(now if self.closed else due)
             if self._hopeless(now, in_window):
+                break
+            if not self._afford(unit, unit.turns[0], ()):
+                if in_window and self.info.duration_ns is not None:
+                    self._leave_out(0 if self.closed else len(unit.turns))
+                    self.info.window_end_ns = now
+                self.window_fed = True
                 break
             if in_window:
                 self.window_open += len(unit.turns)
@@ -241,6 +254,8 @@ class Stage:
                 if index:
                     ready_ns = self.clock.now_ns() + planned.think_ns
                     await self.clock.sleep_until(ready_ns)
+                    if not self._afford(unit, planned, history):
+                        break
                 body = unit.body if index == 0 and unit.body is not None else runner.target.body(planned, history)
                 capture = Capture(planned, runner.target.dialect, ready_ns=ready_ns)
                 capture.scheduled_ns = due if index == 0 else None
@@ -253,37 +268,25 @@ class Stage:
                 finally:
                     runner.live.in_flight -= 1
                     left -= 1
-                    self._done(capture, in_window)
+                    self._done(capture, in_window, unit.held)
                 if capture.failure is not None or (runner.stop.is_set() and index + 1 < len(unit.turns)):
                     break
                 if index + 1 < len(unit.turns):
                     history = (*history, *planned.messages)
                     if unit.turns[index + 1].messages[0].role != "assistant":  # no recorded answer follows
                         history = (*history, Message("assistant", answer(capture)))
-            if self.closed:
-                await self._pause(capture)
+            if self.closed and (pause := self.refusals.pause_ns(capture)):
+                await self.clock.sleep_until(self.clock.now_ns() + pause)
         finally:
             if in_window:
                 self.window_open -= left  # turns that a failure left unsent
                 self.info.unsent += left
             self.add_slots(1)
 
-    async def _pause(self, capture: Capture) -> None:
-        """After a request that reached no server its user waits: 0.1 s, then longer while nobody gets through, up to
-        1 s, at most a minute of the stage. A closed loop would else send as fast as a dead server refuses."""
-        if capture.failure is None or capture.failure.kind != "connect":
-            self.refused = 0
-            return
-        self.refused += 1
-        pause = min(_PAUSE_NS << min(self.refused // max(self.users, 1), 8), _LONGEST_PAUSE_NS)
-        if self.paused_ns < _MOST_PAUSES_NS * self.users:
-            self.paused_ns += pause
-            await self.clock.sleep_until(self.clock.now_ns() + pause)
-
-    def _done(self, capture: Capture, in_window: bool) -> None:
+    def _done(self, capture: Capture, in_window: bool, held: Held | None) -> None:
         if in_window:
             self.window_open -= 1
-        self.finished.append((capture, in_window))
+        self.finished.append((capture, in_window, held))
         self.work.set()
 
     # -- what is due --------------------------------------------------------------------------------------------
@@ -312,14 +315,28 @@ class Stage:
         end, duration = self.info.window_end_ns, self.info.duration_ns
         if duration is None or end is None or not in_window or now < end + max(2 * duration, _MIN_DRAIN_NS):
             return False
-        left = 1
-        for unit in chain(self.ahead, self.units):
+        self._leave_out(1)
+        return True
+
+    def _leave_out(self, left: int) -> None:
+        """Count `left` requests, and in open loop all that are still due in the window, as unsent."""
+        for unit in () if self.closed else chain(self.ahead, self.units):
             if not self._in_window(self._due(unit.turns[0])):
                 break
             left += len(unit.turns)
         self.info.planned += left
         self.info.unsent += left
-        return True
+
+    def _afford(self, unit: Unit, planned: PlannedRequest, history: tuple[Message, ...]) -> bool:
+        """Hold what the request can take. Where the budget does not allow it the stage is cut: what is in flight ends
+        and is measured, the rest of the window is unsent."""
+        purse = self.runner.purse
+        if purse is None or (held := purse.take(planned, history)) is not None:
+            unit.held = held if purse is not None else None
+            return True
+        if not self.window_fed:  # else only load behind the window was cut
+            self.info.stopped = f"{_CUT}{purse.empty}{_SPENT}"
+        return False
 
     # -- everything that is not a send ----------------------------------------------------------------------------
 
@@ -367,7 +384,7 @@ class Stage:
                 continue
             await asyncio.sleep(0)
 
-    def _record(self, capture: Capture, in_window: bool) -> None:
+    def _record(self, capture: Capture, in_window: bool, held: Held | None) -> None:
         runner = self.runner
         exchange = decode(capture, keep_text=runner.keep_text, count_tokens=runner.count_tokens, breathe=runner.look)
         if not in_window and not exchange.warmup:
@@ -379,5 +396,7 @@ class Stage:
         runner.live.recent.append(exchange)
         if runner.live.tally is not None:
             runner.live.tally.add(exchange)
+        if runner.purse is not None and held is not None:
+            runner.purse.settle(held, exchange)
         runner.sink.write(exchange)
         runner.on_exchange(exchange)

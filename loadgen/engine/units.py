@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loadgen.model import PlannedRequest
+from loadgen.plan.budget import Held
 
 
 @dataclass(slots=True)
@@ -17,6 +18,7 @@ class Unit:
 
     turns: list[PlannedRequest]
     body: bytes | None = None
+    held: Held | None = None  # of a budget, for the next turn
 
 
 def units(plan: Iterator[PlannedRequest]) -> Iterator[Unit]:

@@ -34,6 +34,7 @@ from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
 from loadgen.errors import LoadgenError
 from loadgen.model import Ended, PlannedRequest, Sink, StageInfo
+from loadgen.plan.budget import Purse
 from loadgen.wire.timeline import last_token_ns
 
 _LEAD_NS = 100_000_000  # between the last `ready` and the common start
@@ -66,6 +67,7 @@ class Task:
     info: StageInfo
     plan: Callable[[Slice], Iterator[PlannedRequest]]
     stagger_ns: int
+    purse: Purse | None = None  # of all workers together; each holds its share
 
 
 @dataclass(slots=True)
@@ -105,8 +107,9 @@ class Crew:
     async def stage(self, task: Task, stop: asyncio.Event) -> StageInfo:
         """Run one stage on all workers that are alive; returns their merged record."""
         self._spare = 0
-        for worker in self._alive():
+        for worker in self._workers:
             worker.ready, worker.result, worker.ended_plan = False, None, False
+        for worker in self._alive():
             self._send(worker, ("stage", task))
         await self._until(lambda: all(w.ready for w in self._alive()))
         start_ns = self._clock.now_ns() + _LEAD_NS
@@ -117,7 +120,14 @@ class Crew:
             await self._until(lambda: all(w.result is not None for w in self._alive()))
         finally:
             stopper.cancel()
-        return self._merge(task.info)
+        merged = self._merge(task.info)
+        for worker, seat in zip(self._workers, self._seats, strict=True):
+            # What a worker had spent that died, nobody knows: take it that all of its share is.
+            if task.purse is not None and worker.ready and worker.result is None:
+                share = task.purse.share(seat.part.index, seat.part.count).spent
+                merged.health["spent_tokens"] += share.tokens or 0
+                merged.health["spent_cost"] += share.cost or 0.0
+        return merged
 
     def end(self, ended: Ended) -> None:
         """End the running stage before its time, on every worker."""
@@ -240,7 +250,7 @@ def _merged_health(parts: list[dict[str, float]]) -> dict[str, float]:
     merged: dict[str, float] = {}
     for key in sorted({key for part in parts for key in part}):
         values = [part[key] for part in parts if key in part]
-        if key in ("receives", "peak_connections"):
+        if key in ("receives", "peak_connections", "spent_tokens", "spent_cost"):
             merged[key] = sum(values)
         else:
             merged[key] = min(values) if key == "kernel_stamps" else max(values)
@@ -329,6 +339,8 @@ class _Seated:
 
     async def _stage(self, runner: Runner, transport: Transport, task: Task) -> None:
         info = replace(task.info, health={})
+        part = self._seat.part
+        runner.purse = None if task.purse is None else task.purse.share(part.index, part.count)
         self._start = asyncio.get_running_loop().create_future()
         meter = HealthMeter(self._selector)
         counts = asyncio.create_task(self._count(runner))
@@ -355,6 +367,9 @@ class _Seated:
             counts.cancel()
         info.health |= meter.stop()
         info.health["peak_connections"] = float(transport.peak_connections)
+        if runner.purse is not None:
+            info.health["spent_tokens"] = float(runner.purse.spent.spent_tokens)
+            info.health["spent_cost"] = runner.purse.spent.spent_cost
         self._pipe.send(("counts", runner.live))
         self._pipe.send(("done", info))
 

@@ -286,3 +286,13 @@ def test_an_unknown_metric_names_its_neighbours() -> None:
 @pytest.mark.parametrize(("stat", "q"), [("p99", 0.99), ("p99.9", 0.999), ("p50", 0.5), ("mean", None), ("p100", None)])
 def test_names_of_percentiles(stat: str, q: float | None) -> None:
     assert formulas.quantile_of(stat) == (None if q is None else pytest.approx(q))
+
+
+def test_a_window_that_is_over_before_anything_can_be_seen_has_no_rate() -> None:
+    """1 ms of closed loop: a request is sent in it, and answered long after it."""
+    m = measured([ok(0, sent=0.0, events=(0.2, 0.3))], stage(end=0.001, duration=0.001))
+    for name in ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s"):
+        assert math.isnan(value(m, name, "rate")), name
+    # A server that gives nothing for a minute has a rate of 0, which is no gap in what was seen.
+    hung = measured([ok(0, sent=0.0, events=(0.2, 0.3)), failed(1, sent=0.1, end=60.0)], stage(start=1.0, end=60.0))
+    assert value(hung, "output_tokens_per_s", "rate") == 0.0

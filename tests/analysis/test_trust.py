@@ -292,3 +292,15 @@ def test_each_stage_has_its_own_reasons_to_be_invalid() -> None:
     findings = [Finding("invalid", "a", "", stage=0), Finding("questionable", "b", "", stage=1)]
     assert trust.invalid_codes(findings, stages) == {0: ("a",), 1: ()}
     assert trust.invalid_codes([Finding("invalid", "c", "")], stages) == {0: ("c",), 1: ("c",)}
+
+
+def test_a_goal_that_was_not_reached_and_pauses_are_told() -> None:
+    exchanges = [ok(i, sent=0.1 * i, events=(0.2 + 0.01 * (i % 20), 0.6)) for i in range(60)]
+
+    def of(goal: str) -> dict[str, Finding]:
+        return found(exchanges, stage(requests=60), spec={"until": goal})
+
+    assert "not reached: it is" in of("p50(ttft) within 1%")["until_not_reached"].message
+    assert "until_not_reached" not in of("p50(ttft) within 90%")
+    assert "too few requests" in of("p99.9(ttft) within 90%")["until_not_reached"].message
+    assert found(exchanges, stage(requests=60, health={"paused_s": 2.0}))["paused"].value == 2.0

@@ -221,3 +221,16 @@ async def test_a_saturated_server_gets_no_more_load() -> None:
     assert [stage.name for stage in info.stages] == ["chat@1", "chat@4", "chat@8", "chat@16"]
     assert [line.partition(":")[0] for line in info.skipped] == ["chat@32"]
     assert "saturation" in info.skipped[0]
+
+
+def test_a_list_goes_on_where_the_run_was_and_ends_with_its_budget() -> None:
+    done = stage_info(stages("rate", [1])[0])
+    done.end_ns = 5
+    info = RunInfo(1, "running", "r", "", stages=[done])
+    course = Listed(stages("rate", [1, 2], requests=3))
+    spec = course.next(info, lambda number: Rows().of(number))
+    assert spec is not None
+    assert (spec.name, spec.stage) == ("chat@2/s", 1)
+    info.limit = "--max-cost is spent"
+    assert course.next(info, lambda number: Rows().of(number)) is None
+    assert info.skipped == ["chat@2/s: --max-cost is spent"]

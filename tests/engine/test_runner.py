@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
 
 from loadgen.engine.runner import Runner, Target
-from loadgen.model import Load, Message, PlannedRequest, StageInfo
+from loadgen.model import Capture, Exchange, Failure, Load, Message, PlannedRequest, StageInfo
+from loadgen.plan.budget import Budget, Purse
 from tests.engine.virtual import MS, Endpoint, Rows, S, VirtualClock, requests, virtual
 
 
@@ -203,3 +205,92 @@ async def test_a_plan_that_raises_ends_the_stage_with_its_error(kind: StageInfo)
     wait: Awaitable[None] = runner.run(kind, broken())
     with pytest.raises(RuntimeError, match="bad plan"):
         await wait
+
+
+# -- limits, refusals, an end before the time -----------------------------------------------------------------------
+
+
+def _with_budget(runner: Runner, tokens: int) -> Purse:
+    """Each request of `requests` takes 7 prompt tokens and 1 output token; the purse knows that."""
+    purse = runner.purse = Purse(Budget(tokens=10_000))
+    held = purse.take(next(requests(1)))
+    assert held is not None
+    purse.settle(held, Exchange(0, 0, "chat", "ok", 7, 1, sent_ns=1, prompt_tokens=7, output_tokens=1))
+    purse.spent = replace(purse.spent, tokens=tokens + 8)
+    return purse
+
+
+@virtual
+async def test_a_token_limit_cuts_the_stage_and_counts_what_was_not_sent() -> None:
+    runner, _, rows = build(lambda now: 100 * MS)
+    purse = _with_budget(runner, 80)
+    info = closed(4, requests=40)
+    await runner.run(info, requests(40))
+    assert len(rows.rows) == 10
+    assert (info.planned, info.unsent, info.stopped) == (40, 30, "cut: --max-tokens-total is spent")
+    assert purse.spent.spent_tokens == 88
+    assert {row.outcome for row in rows.rows} == {"ok"}
+
+
+@virtual
+async def test_a_token_limit_in_open_loop_counts_what_was_due() -> None:
+    runner, _, rows = build(lambda now: 100 * MS)
+    _with_budget(runner, 80)
+    info = open_loop(10, duration_ns=5 * S)
+    await runner.run(info, requests(None, every(100 * MS)))
+    assert len(rows.rows) == 10
+    assert (info.planned, info.unsent) == (50, 40)
+    assert info.window_end_ns == 1 * S
+
+
+@virtual
+async def test_the_first_stage_behind_the_limit_sends_nothing() -> None:
+    runner, _, rows = build(lambda now: 100 * MS)
+    _with_budget(runner, 8)
+    await runner.run(closed(1, requests=5), requests(5))
+    info = closed(1, requests=5)
+    await runner.run(info, requests(5))
+    assert len(rows.rows) == 1
+    assert (info.planned, info.unsent) == (5, 5)
+
+
+class Refusing(Endpoint):
+    """Takes no connection before `until_ns`; a refusal takes no time."""
+
+    def __init__(self, clock: VirtualClock, until_ns: int) -> None:
+        super().__init__(clock, lambda now: 100 * MS)
+        self.until_ns, self.refusals = until_ns, 0
+
+    async def stream(self, capture: Capture, url: str, body: bytes) -> None:
+        if self.clock.now_ns() >= self.until_ns:
+            await super().stream(capture, url, body)
+            return
+        self.refusals += 1
+        capture.failure, capture.end_ns = Failure("connect", "refused"), self.clock.now_ns()
+
+
+@virtual
+async def test_a_server_that_takes_no_connection_is_not_hammered() -> None:
+    clock, rows = VirtualClock(), Rows()
+    endpoint = Refusing(clock, 10 * S)
+    runner = Runner(clock, endpoint, Target("http://x/v1", "chat", "m"), rows)
+    info = closed(4, duration_ns=20 * S)
+    await runner.run(info, requests(None))
+    assert 4 <= endpoint.refusals <= 4 * 15
+    assert sum(row.outcome == "ok" for row in rows.rows) >= 4 * 80  # and is used again as soon as it is back
+    assert info.health["paused_s"] == pytest.approx(10, abs=1)
+
+
+@virtual
+async def test_pauses_are_bounded_and_open_loop_has_none() -> None:
+    clock, rows = VirtualClock(), Rows()
+    runner = Runner(clock, Refusing(clock, 10**18), Target("http://x/v1", "chat", "m"), rows)
+    info = closed(1, requests=10_000)
+    await runner.run(info, requests(10_000))
+    assert len(rows.rows) == 10_000
+    assert 59 <= info.health["paused_s"] <= 60
+    info = open_loop(10, requests=100)
+    before = clock.now_ns()
+    await runner.run(info, requests(100, every(100 * MS)))
+    assert clock.now_ns() - before < 10 * S
+    assert "paused_s" not in info.health
