@@ -21,7 +21,7 @@ import numpy as np
 
 from loadgen.roofline.fit_baselines import coordinates
 from loadgen.roofline.fit_parameters import Quantity
-from loadgen.roofline.fit_search import Point, Search, Vector, minimise, objective, slopes
+from loadgen.roofline.fit_search import Objective, Point, Search, minimise
 from loadgen.roofline.serving_kernel import Floats
 
 RISE = 2.706  # of the loss at the ends of a 90 % interval: chi-squared with one degree of freedom
@@ -42,9 +42,9 @@ class Spread:
 
 def spread(search: Search, best: Point, rng: np.random.Generator) -> Spread:
     """Profiles of every parameter from the data alone, bootstrap draws, misfit shifts."""
-    data = objective(best.model, best.scale, priors=False)
-    start, lowest = minimise(data, best.values, search.low, search.high)
-    width = _widths(slopes(data, start, search.high))
+    data = Objective(best.model, best.scale, priors=False)
+    start, lowest = minimise(data, best.values, search)
+    width = _widths(data.slopes(start))
     low, high = start.copy(), start.copy()
     for i in range(start.size):
         for sign, ends in ((-1.0, low), (1.0, high)):
@@ -59,7 +59,7 @@ def _widths(matrix: Floats) -> Floats:
     return widths
 
 
-def _end(search: Search, data: Vector, start: Floats, lowest: float, i: int, sign: float, width: float) -> float:
+def _end(search: Search, data: Objective, start: Floats, lowest: float, i: int, sign: float, width: float) -> float:
     """Where the profile of parameter i crosses the threshold on one side, or its bound."""
     bound = search.low[i] if sign < 0 else search.high[i]
     inner, outer = start[i], start[i]
@@ -94,19 +94,11 @@ def _end(search: Search, data: Vector, start: Floats, lowest: float, i: int, sig
                  / max(math.sqrt(rise) - math.sqrt(inner_rise), 1e-9))  # fmt: skip
 
 
-def _fixed(search: Search, data: Vector, start: Floats, i: int, value: float) -> tuple[Floats, float]:
+def _fixed(search: Search, data: Objective, start: Floats, i: int, value: float) -> tuple[Floats, float]:
     """The other parameters at their best with parameter i held."""
-    others = np.arange(start.size) != i
-
-    def held(rest: Floats) -> Floats:
-        point = np.empty(start.size)
-        point[others], point[i] = rest, value
-        return data(point)
-
-    rest, loss = minimise(held, start[others], search.low[others], search.high[others], QUICK)
-    found = start.copy()
-    found[others], found[i] = rest, value
-    return found, loss
+    point = start.copy()
+    point[i] = value
+    return minimise(data, point, search, QUICK, held=i)
 
 
 def _bootstrap(search: Search, best: Point, rng: np.random.Generator) -> Floats:
@@ -117,29 +109,28 @@ def _bootstrap(search: Search, best: Point, rng: np.random.Generator) -> Floats:
     for _ in range(DRAWS):
         weights = np.bincount(rng.integers(0, cells, cells), minlength=cells).astype(float)
         shift = width * rng.standard_normal(width.size)
-        vector = objective(best.model, best.scale, search.priors, weights, shift)
+        drawn = Objective(best.model, best.scale, search.priors, weights, shift)
         start = best.values + 0.3 * shift
-        found.append(minimise(vector, np.clip(start, search.low, search.high), search.low, search.high, QUICK)[0])
+        found.append(minimise(drawn, start, search, QUICK)[0])
     return np.array(found)
 
 
 def _misfit(best: Point, search: Search) -> Floats:
     """Shifts of the best point under errors of half a scale that many cells share."""
-    vector = objective(best.model, best.scale, search.priors)
-    matrix = slopes(vector, best.values, search.high)
+    objective = Objective(best.model, best.scale, search.priors)
+    matrix = objective.slopes(best.values)
     gain = np.linalg.pinv(matrix.T @ matrix) @ matrix.T
     cells = [search.problem.cells[i] for i in search.index]
     where = coordinates(cells)[:, [0, 2]]
     centred = where - where.mean(axis=0)
     reach = np.abs(centred).max(axis=0)
     tilts = [np.ones(len(cells))] + [centred[:, k] / reach[k] for k in range(2) if reach[k] > 0]
-    keep = np.isfinite(search.problem.measured[search.index]).ravel()
     shifts = []
     for column in range(2):
         for tilt in tilts:
             pattern = np.zeros((len(cells), 2))
             pattern[:, column] = 0.5 * tilt
-            padded = np.concatenate([pattern.ravel()[keep], np.zeros(len(search.world.table))])
+            padded = np.concatenate([pattern.ravel()[objective.keep], np.zeros(len(search.world.table))])
             shifts.append(gain @ padded)
     return np.array(shifts)
 

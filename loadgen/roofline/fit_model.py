@@ -22,6 +22,7 @@ from loadgen.roofline.fit_trace import Load, Stack, Trace, load_of, stack, stati
 from loadgen.roofline.passes import Deployment, StepLaw
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
+from loadgen.roofline.trace_kernel import MOVERS
 
 _NO_LAW = StepLaw()
 JOINS_LATE_S = 1e-6  # a way to the server this short makes a request miss the step that starts as it is sent
@@ -123,6 +124,27 @@ class Model:
             law = law_of(self.world.deployments[label], values, self.knobs.overlap)
             out[where] = one.times(law, request, token)
         return out
+
+    def slopes(self, point: Floats) -> Floats:
+        """d log time / d log parameter, as (cell, [TTFT, ITL], parameter); nan where there is no time."""
+        values = named(self.world.table, point)
+        out = np.zeros((len(self.index), 2, point.size))
+        columns = [MOVERS.index(one.moves) if one.moves in MOVERS else -1 for one in self.world.table]
+        signs = np.array([one.sign for one in self.world.table])
+        for label, where, one in self._groups:
+            law = law_of(self.world.deployments[label], values, self.knobs.overlap)
+            moved = one.slopes(law)
+            moved = np.concatenate([moved, np.zeros((*moved.shape[:2], 1))], axis=2)
+            out[where] = moved[:, :, columns] * signs
+            if not self.knobs.immediate:
+                for k, quantity in enumerate(self.world.table):
+                    if quantity.moves == "request":
+                        out[where, 0, k] = one.idle_s * values["request_s"]
+                    elif quantity.moves == "prompt":
+                        out[where, 0, k] = one.idle_s * one.prompt_tokens * values["prompt_token_s"]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slopes: Floats = out / self.times(point)[:, :, None]
+        return slopes
 
     def residuals(self, point: Floats) -> Floats:
         """log(model / measured) as (cell, [TTFT, ITL]); nan where not measured."""

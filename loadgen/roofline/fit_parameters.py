@@ -25,7 +25,12 @@ NO_CAP = 4096  # sequences at once that no table comes near
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """A continuous parameter. `settle`: the experiment that would pin it down."""
+    """A continuous parameter.
+
+    moves: the mover of `trace_kernel.MOVERS` that it acts on; a rate (`sign` -1) divides it, a cost (1) multiplies it.
+        "request" and "prompt": the way to the server, which no step has.
+    settle: the experiment that would pin it down.
+    """
 
     name: str
     unit: str
@@ -33,40 +38,111 @@ class Quantity:
     high: float
     prior: tuple[float, float]
     settle: str
+    moves: str
+    sign: float = 1.0
 
 
 # Priors of the utilisations: GEMM and attention kernels on H100 (bf16 GEMM .78 of peak FLOP/s and .64-.85 of bandwidth,
 # sharpness 1-6; ai-dynamo/aiconfigurator kernel tables, Apache-2.0), widened to hold other kernels and other GPUs. The
 # overheads' medians are those of open engines; with a deviation of a factor of three to five they hardly bind.
 PHYSICS: tuple[Quantity, ...] = (
-    Quantity("mfu", "share of peak FLOP/s", 0.01, 1.0, (0.6, 0.5), "TTFT at one user, prompts from 128 to 8k tokens"),
     Quantity(
-        "mbu", "share of peak bandwidth", 0.02, 1.0, (0.75, 0.2), "a second GPU count, quantisation or model size"
+        "mfu",
+        "share of peak FLOP/s",
+        0.01,
+        1.0,
+        (0.6, 0.5),
+        "TTFT at one user, prompts from 128 to 8k tokens",
+        "compute",
+        -1.0,
     ),
-    Quantity("kv_mbu", "share of peak bandwidth", 0.02, 1.0, (0.6, 0.5), "ITL against context at batches of 8 and 32"),
     Quantity(
-        "attention_mfu", "share of peak FLOP/s", 0.01, 1.0, (0.4, 0.6), "TTFT at one user with prompts of 8k-128k"
+        "mbu",
+        "share of peak bandwidth",
+        0.02,
+        1.0,
+        (0.75, 0.2),
+        "a second GPU count, quantisation or model size",
+        "weights",
+        -1.0,
     ),
     Quantity(
-        "sharpness", "p of the roofline's knee", 1.0, 8.0, (2.5, 0.5), "ITL at users from 1 to 512, short prompts"
+        "kv_mbu",
+        "share of peak bandwidth",
+        0.02,
+        1.0,
+        (0.6, 0.5),
+        "ITL against context at batches of 8 and 32",
+        "kv",
+        -1.0,
     ),
-    Quantity("step_s", "s per step", 1e-6, 0.2, (2e-3, 1.2), "a second GPU count, quantisation or model size"),
     Quantity(
-        "sequence_s", "s per sequence and step", 1e-8, 5e-3, (1e-5, 1.5), "ITL at users from 1 to 512, short prompts"
+        "attention_mfu",
+        "share of peak FLOP/s",
+        0.01,
+        1.0,
+        (0.4, 0.6),
+        "TTFT at one user with prompts of 8k-128k",
+        "attention",
+        -1.0,
     ),
-    Quantity("request_s", "s per request", 1e-5, 5.0, (5e-3, 1.5), "TTFT at one user with a prompt of 16 tokens"),
-    Quantity("prompt_token_s", "s per prompt token", 1e-9, 1e-3, (5e-7, 1.2), "prompts sent as token ids, and as text"),
+    Quantity(
+        "sharpness",
+        "p of the roofline's knee",
+        1.0,
+        8.0,
+        (2.5, 0.5),
+        "ITL at users from 1 to 512, short prompts",
+        "sharpness",
+    ),
+    Quantity("step_s", "s per step", 1e-6, 0.2, (2e-3, 1.2), "a second GPU count, quantisation or model size", "step"),
+    Quantity(
+        "sequence_s",
+        "s per sequence and step",
+        1e-8,
+        5e-3,
+        (1e-5, 1.5),
+        "ITL at users from 1 to 512, short prompts",
+        "sequence",
+    ),
+    Quantity(
+        "request_s", "s per request", 1e-5, 5.0, (5e-3, 1.5), "TTFT at one user with a prompt of 16 tokens", "request"
+    ),
+    Quantity(
+        "prompt_token_s",
+        "s per prompt token",
+        1e-9,
+        1e-3,
+        (5e-7, 1.2),
+        "prompts sent as token ids, and as text",
+        "prompt",
+    ),
 )
 # A measured all-reduce moves 60-100 GB/s of an H100's link (vLLM, 0.5-4 MB); as a share of the link it carries over.
 ALLREDUCE = Quantity(
-    "allreduce_share", "share of the link", 0.02, 1.0, (80 / 450, 0.6), "the same model on another number of GPUs"
+    "allreduce_share",
+    "share of the link",
+    0.02,
+    1.0,
+    (80 / 450, 0.6),
+    "the same model on another number of GPUs",
+    "allreduce_token",
+    -1.0,
 )
 BLACK_BOX: tuple[Quantity, ...] = (
     Quantity(
-        "prefill_token_s", "s per prompt token", 1e-8, 0.05, (5e-5, 2.0), "TTFT at one user, prompts of several lengths"
+        "prefill_token_s",
+        "s per prompt token",
+        1e-8,
+        0.05,
+        (5e-5, 2.0),
+        "TTFT at one user, prompts of several lengths",
+        "prefill",
     ),
-    Quantity("decode_step_s", "s per step", 1e-5, 1.0, (1e-2, 1.5), "ITL at one user"),
-    Quantity("sequence_s", "s per sequence and step", 1e-8, 0.05, (1e-4, 2.0), "ITL at users from 1 to 512"),
+    Quantity("decode_step_s", "s per step", 1e-5, 1.0, (1e-2, 1.5), "ITL at one user", "decode"),
+    Quantity(
+        "sequence_s", "s per sequence and step", 1e-8, 0.05, (1e-4, 2.0), "ITL at users from 1 to 512", "sequence"
+    ),
     Quantity(
         "context_token_s",
         "s per context token and step",
@@ -74,11 +150,20 @@ BLACK_BOX: tuple[Quantity, ...] = (
         1e-5,
         (2e-8, 2.0),
         "ITL against context at a fixed batch",
+        "kv",
     ),
     Quantity(
-        "pair_s", "s per pair of prompt tokens", 1e-15, 1e-7, (1e-10, 2.0), "TTFT at one user with prompts of 8k-128k"
+        "pair_s",
+        "s per pair of prompt tokens",
+        1e-15,
+        1e-7,
+        (1e-10, 2.0),
+        "TTFT at one user with prompts of 8k-128k",
+        "attention",
     ),
-    Quantity("request_s", "s per request", 1e-5, 5.0, (2e-2, 2.0), "TTFT at one user with a prompt of 16 tokens"),
+    Quantity(
+        "request_s", "s per request", 1e-5, 5.0, (2e-2, 2.0), "TTFT at one user with a prompt of 16 tokens", "request"
+    ),
 )
 
 

@@ -28,6 +28,7 @@ SCALES = (0.003, 0.1)
 KNEE = 2.0  # residuals beyond this many scales count linearly
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 PLAIN = Knobs()
+NO_PRIOR = 1e3  # a deviation of the logarithm that says nothing
 QUICK = 8  # evaluations of a candidate setting of the knobs, from where the last one stands
 # A knob is moved from where it is only for a gain that a chance improvement would hardly give (in units of the loss).
 WORTH = 6.0
@@ -44,69 +45,75 @@ class Point:
     model: Model
 
 
-Vector = Callable[[Floats], Floats]
+def robust(x: Floats) -> tuple[Floats, Floats]:
+    """Residuals whose squares are rho(x), and their derivative by x."""
+    q = np.sqrt(1.0 + (x / KNEE) ** 2)
+    y = x * np.sqrt(2.0 / (1.0 + q))
+    return y, np.sqrt((1.0 + q) / 2.0) / q
 
 
-def robust(x: Floats) -> Floats:
-    """Residuals whose squares are rho(x)."""
-    return np.sign(x) * KNEE * np.sqrt(2.0 * (np.sqrt(1.0 + (x / KNEE) ** 2) - 1.0))
+class Objective:
+    """The vector whose squares add up to the loss, and its derivatives."""
 
-
-def objective(
-    model: Model, scale: Floats, priors: bool, weights: Floats | None = None, shift: Floats | float = 0.0
-) -> Vector:
-    """The vector whose squares add up to the loss.
-
-    Args:
+    def __init__(
+        self, model: Model, scale: Floats, priors: bool, weights: Floats | None = None, shift: Floats | float = 0.0
+    ) -> None:
+        """Args:
         model: the cells beside a model.
         scale: of the residuals of TTFT and ITL.
         priors: whether they count.
         weights: of the cells, for a bootstrap.
         shift: of the priors' medians, in logarithms, for a bootstrap.
-    """
-    table = model.world.table
-    centre = np.log([one.prior[0] for one in table]) + shift
-    width = np.array([one.prior[1] for one in table]) if priors else np.full(len(table), 1e3)
-    keep = np.isfinite(model.problem.measured[model.index]).ravel()
-    root = np.ones(keep.size) if weights is None else np.repeat(np.sqrt(weights), 2)
+        """
+        table = model.world.table
+        self._model, self._scale = model, scale
+        self._centre = np.log([one.prior[0] for one in table]) + shift
+        self._width = np.array([one.prior[1] for one in table]) if priors else np.full(len(table), NO_PRIOR)
+        self.keep = np.isfinite(model.problem.measured[model.index]).ravel()
+        root = np.ones(self.keep.size) if weights is None else np.repeat(np.sqrt(weights), 2)
+        self._root = root[self.keep]
 
-    def vector(point: Floats) -> Floats:
-        scaled = robust((model.residuals(point) / scale).ravel()[keep])
-        return np.concatenate([np.nan_to_num(scaled, nan=1e3) * root[keep], (point - centre) / width])
+    def _scaled(self, point: Floats) -> Floats:
+        scaled: Floats = (self._model.residuals(point) / self._scale).ravel()[self.keep]
+        scaled[~np.isfinite(scaled)] = 1e3
+        return scaled
 
-    return vector
+    def vector(self, point: Floats) -> Floats:
+        """Robust residuals of the cells, then the priors'."""
+        return np.concatenate([robust(self._scaled(point))[0] * self._root, (point - self._centre) / self._width])
+
+    def slopes(self, point: Floats) -> Floats:
+        """Derivatives of the vector, one column per parameter."""
+        factor = robust(self._scaled(point))[1] * self._root
+        moved = (self._model.slopes(point) / self._scale[:, None]).reshape(-1, point.size)[self.keep]
+        moved[~np.isfinite(moved)] = 0.0
+        return np.vstack([moved * factor[:, None], np.diag(1.0 / self._width)])
 
 
-def minimise(vector: Vector, start: Floats, low: Floats, high: Floats, evaluations: int = 40) -> tuple[Floats, float]:
-    """The point of least squares between bounds, and the sum of squares there."""
+def minimise(
+    objective: Objective, start: Floats, search: Search, evaluations: int = 40, held: int = -1
+) -> tuple[Floats, float]:
+    """The point of least squares between bounds, and the sum of squares there; parameter `held` stays where it is."""
     from scipy.optimize import least_squares
 
-    def slope(point: Floats) -> Floats:
-        return slopes(vector, point, high)
+    free = np.flatnonzero(np.arange(start.size) != held)
+    low, high = search.low[free], search.high[free]
 
-    inside = np.clip(start, low + 1e-6, high - 1e-6)
+    def whole(part: Floats) -> Floats:
+        point = start.copy()
+        point[free] = part
+        return point
+
     done = least_squares(
-        vector,
-        inside,
-        jac=slope,
+        lambda part: objective.vector(whole(part)),
+        np.clip(start[free], low + 1e-6, high - 1e-6),
+        jac=lambda part: objective.slopes(whole(part))[:, free],
         bounds=(low, high),
         max_nfev=evaluations,
         xtol=1e-6,
         ftol=1e-7,
     )
-    return done.x, float(2.0 * done.cost)
-
-
-def slopes(vector: Vector, point: Floats, high: Floats) -> Floats:
-    """Derivatives of the vector, one column per parameter, by small steps that stay below `high`."""
-    here = vector(point)
-    columns = []
-    for i in range(point.size):
-        step = 1e-4 if point[i] + 1e-4 < high[i] else -1e-4
-        moved = point.copy()
-        moved[i] += step
-        columns.append((vector(moved) - here) / step)
-    return np.stack(columns, axis=1)
+    return whole(done.x), float(2.0 * done.cost)
 
 
 def starts(table: Sequence[Quantity], count: int, rng: np.random.Generator) -> list[Floats]:
@@ -131,7 +138,7 @@ class Search:
             model = Model(self.problem, self.world, knobs, start, self.index)
         except UsageError:
             return None
-        values, loss = minimise(objective(model, scale, self.priors), start, self.low, self.high, evaluations)
+        values, loss = minimise(Objective(model, scale, self.priors), start, self, evaluations)
         return Point(knobs, values, loss, scale, model)
 
     def best(self, knobs: Knobs = PLAIN, several: int = 4) -> Point:

@@ -110,7 +110,7 @@ def trace(config: EngineConfig, load: Load, skip: int = 0) -> Trace:
     """
     knobs, state = prepare(config, load.prompts, load.outputs, load.cached)
     kinds = np.full((trace_kernel.KINDS, trace_kernel.KINDS), -1, np.int64)
-    table = np.zeros((3, 4096, 1 + trace_kernel.FEATURES))
+    table = np.zeros((3, 2048, 1 + trace_kernel.FEATURES))
     totals = np.zeros(4)
     law = StepLaw(*(float(value) for value in config.law))
     compiled(trace_kernel.trace_loop)(law, knobs, state, load.starts_s.copy(), skip, kinds, table, totals)
@@ -127,6 +127,13 @@ def step_seconds(law: StepLaw, rows: Floats) -> Floats:
     """Seconds of each kind of step under a law."""
     out = np.empty(len(rows))
     compiled(trace_kernel.pricing)(StepLaw(*(float(value) for value in law)), rows, out)
+    return out
+
+
+def step_slopes(law: StepLaw, rows: Floats) -> Floats:
+    """(kind, mover): seconds by the logarithm of each of `trace_kernel.MOVERS`."""
+    out = np.zeros((len(rows), len(trace_kernel.MOVERS)))
+    compiled(trace_kernel.slopes)(StepLaw(*(float(value) for value in law)), rows, out)
     return out
 
 
@@ -147,6 +154,16 @@ class Stack:
         sums = np.bincount(self.owner, seconds, 2 * self.size).astype(np.float64).reshape(self.size, 2)
         sums[:, 0] += self.idle_s * (request_s + prompt_token_s * self.prompt_tokens)
         return sums
+
+    def slopes(self, law: StepLaw) -> npt.NDArray[np.float64]:
+        """(cell, [TTFT, ITL], mover): seconds by the logarithm of each of `trace_kernel.MOVERS`."""
+        each = step_slopes(law, self.rows) * self.weights[:, None]
+        sums = np.add.reduceat(np.vstack([each, np.zeros((1, each.shape[1]))]), self._begins(), axis=0)
+        sums[np.bincount(self.owner, minlength=2 * self.size) == 0] = 0.0
+        return sums.reshape(self.size, 2, -1)
+
+    def _begins(self) -> Ints:
+        return np.searchsorted(self.owner, np.arange(2 * self.size))
 
 
 def stack(traces: Sequence[Trace], way_s: Sequence[float]) -> Stack:

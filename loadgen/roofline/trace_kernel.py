@@ -19,8 +19,8 @@ from loadgen.roofline.serving_kernel import HEAD, RUNNING, TAIL, Floats, Ints, K
 
 FEATURES = 7  # the arguments of `passes.step_parts` after the law, in its order
 TTFT, ITL = 0, 1
-_EXACT = 16  # token counts up to here have kinds of their own, larger ones share one within 4 %
-KINDS = 320
+_EXACT = 8  # token counts up to here have kinds of their own, larger ones share one within 17 %
+KINDS = 120
 
 
 def trace_loop(law_digest: int) -> Callable[..., float]:
@@ -37,7 +37,7 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
         def slot(tokens: float) -> int:  # the kind of a token count
             if tokens <= _EXACT:
                 return int(tokens)
-            return min(KINDS - 1, _EXACT + int(math.log(tokens / _EXACT) * 25.0))
+            return min(KINDS - 1, _EXACT + int(math.log(tokens / _EXACT) * 6.0))
 
         n = starts.size
         s.at[kernel.FREE] = k.blocks
@@ -171,5 +171,59 @@ def pricing(law_digest: int) -> Callable[..., None]:
             f = features[row]
             parts = kernel.step_parts(law, f[0], f[1], f[2], f[3], f[4], f[5], f[6])
             out[row] = kernel.combine(law, *parts) + 0 * law_digest
+
+    return run
+
+
+# What a step's time can be moved by: its derivative by the logarithm of each of these stands in the same column.
+MOVERS = (
+    "compute",
+    "weights",
+    "kv",
+    "attention",
+    "sharpness",
+    "allreduce_token",
+    "step",
+    "sequence",
+    "decode",
+    "prefill",
+)
+
+
+def slopes(law_digest: int) -> Callable[..., None]:
+    """The function that says how `combine` moves with its parts: d time / d log part, one column of MOVERS each.
+
+    S = L (1 + u)^(1/p) with L the larger of compute and weights, u = (smaller / L)^p:
+    d S / d log L = S / (1 + u), d S / d log smaller = S u / (1 + u),
+    d S / d log p = S (u log(smaller / L) / (1 + u) - log(1 + u) / p)
+    """
+
+    def run(law: StepLaw, features: Floats, out: Floats) -> None:
+        for row in range(features.shape[0]):
+            f = features[row]
+            compute, weights, kv, attention, communication, overhead = kernel.step_parts(
+                law, f[0], f[1], f[2], f[3], f[4], f[5], f[6]
+            )
+            total = kernel.combine(law, compute, weights, kv, attention, communication, overhead)
+            hidden = law.overlap > 0 and total <= overhead
+            if not hidden:
+                roof = kernel.combine(law, compute, weights, 0.0, 0.0, 0.0, 0.0)
+                larger, smaller = max(compute, weights), min(compute, weights)
+                u = 0.0
+                if smaller > 0 and not math.isinf(law.sharpness):
+                    ratio = smaller / larger
+                    u = ratio**law.sharpness
+                    out[row, 4] = roof * (u * math.log(ratio) / (1.0 + u) - math.log1p(u) / law.sharpness)
+                strong, weak = roof / (1.0 + u), roof * u / (1.0 + u)
+                out[row, 0] = strong if compute >= weights else weak
+                out[row, 1] = weak if compute >= weights else strong
+                out[row, 2], out[row, 3] = kv, attention
+                out[row, 5] = communication - law.allreduce_s
+            if hidden or law.overlap == 0:
+                out[row, 6] = law.step_s
+                out[row, 7] = law.sequence_s * f[0]
+                if f[1] > 0:
+                    out[row, 8] = law.decode_step_s
+                out[row, 9] = law.prefill_token_s * f[2] + 0 * law_digest
 
     return run
