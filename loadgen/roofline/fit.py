@@ -8,17 +8,21 @@ model are known.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from loadgen.errors import UsageError
+from loadgen.model import Finding
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit_alternatives import alternatives
 from loadgen.roofline.fit_baselines import BASELINES
 from loadgen.roofline.fit_intervals import spread
 from loadgen.roofline.fit_model import Model, World, problem
-from loadgen.roofline.fit_parameters import quantities
+from loadgen.roofline.fit_parameters import BLACK_BOX, quantities
+from loadgen.roofline.fit_refusal import refusal
 from loadgen.roofline.fit_results import Flags, draws, engines, fit_cells, parameters
 from loadgen.roofline.fit_search import Search
 from loadgen.roofline.fitted import Errors, Fit
@@ -32,7 +36,7 @@ FOLDS = 4  # of whole shapes
 
 
 def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool = True, rng: np.random.Generator) -> Fit:
-    """Estimate the engine behind these cells.
+    """Estimate the engine behind these cells: physics where GPU and model are known and can be right, else constants.
 
     Args:
         cells: measured points; those of one label are of one deployment, several labels are deployments of one engine.
@@ -45,35 +49,81 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     """
     whole = problem(cells)
     world = world_of(whole.cells)
-    predicted = np.full(whole.measured.shape, np.nan)
-    guesses = {name: predicted.copy() for name in BASELINES}
-    kept_back = np.flatnonzero([one.held_out for one in whole.cells])
-    folds = [kept_back] if kept_back.size else split(whole.cells, holdout)
     everything = np.arange(len(whole.cells))
-    for test in folds:
-        train = np.setdiff1d(everything, test)
-        found = Search(whole, world, train, priors=priors, rng=rng).best()
-        predicted[test] = Model(whole, world, found.knobs, found.values, test).times(found.values)
-        for name, guess in BASELINES.items():
-            guesses[name][test] = guess(whole.cells, whole.measured, train, test)
-    search = Search(whole, world, np.setdiff1d(everything, kept_back), priors=priors, rng=rng)
+    kept_back = np.flatnonzero([one.held_out for one in whole.cells])
+    seen = np.setdiff1d(everything, kept_back)
+    search = Search(whole, world, seen, priors=priors, rng=rng)
     best = search.best()
+    refused = refusal(search, best)
+    if refused:
+        if len(world.deployments) > 1:
+            raise UsageError(f"these deployments cannot be fitted together: {refused}", do="fit them one at a time")
+        search = Search(whole, World(dict.fromkeys(world.deployments), BLACK_BOX), seen, priors=priors, rng=rng)
+        best = search.best()
+    folds = [kept_back] if kept_back.size else split(whole.cells, holdout)
+    predicted, guesses = hold_out(search, folds)
     around = spread(search, best, rng)
-    model = Model(whole, world, best.knobs, best.values)
+    model = Model(whole, search.world, best.knobs, best.values)
     times = model.times(best.values)
     outliers = strays(model.residuals(best.values), best.scale)
     held = np.isin(everything, np.concatenate(folds)) if folds else np.zeros(len(everything), bool)
     use = held & ~outliers
+    held_out = errors(predicted, whole.measured, use) if folds else None
+    baselines = {name: errors(guess, whole.measured, use) for name, guess in guesses.items()} if folds else {}
     return Fit(
-        deployment=next(iter(world.deployments.values())),
+        deployment=next(iter(search.world.deployments.values())),
         parameters=parameters(search, best, around),
-        engine=engines(world, best.values, best.knobs),
-        draws=draws(world, best, around),
+        engine=engines(search.world, best.values, best.knobs),
+        draws=draws(search.world, best, around),
         cells=fit_cells(whole, model, best, around, predicted, held, outliers),
         in_sample=errors(times, whole.measured, ~outliers),
-        held_out=errors(predicted, whole.measured, use) if folds else None,
-        baselines={name: errors(guess, whole.measured, use) for name, guess in guesses.items()} if folds else {},
+        held_out=held_out,
+        baselines=baselines,
+        alternatives=alternatives(search, best),
+        findings=tuple(findings(refused, held_out, baselines)),
+        refused=refused,
     )
+
+
+def hold_out(search: Search, folds: Sequence[Ints]) -> tuple[Floats, dict[str, Floats]]:
+    """What the other cells predict for each fold: the model, its knobs chosen from them alone, and the baselines.
+
+    (cell, [TTFT, ITL]) in seconds; nan outside of the folds.
+    """
+    whole = search.problem
+    predicted = np.full(whole.measured.shape, np.nan)
+    guesses = {name: predicted.copy() for name in BASELINES}
+    for test in folds:
+        train = np.setdiff1d(np.arange(len(whole.cells)), test)
+        found = Search(whole, search.world, train, priors=search.priors, rng=search.rng).best()
+        predicted[test] = Model(whole, search.world, found.knobs, found.values, test).times(found.values)
+        for name, guess in BASELINES.items():
+            guesses[name][test] = guess(whole.cells, whole.measured, train, test)
+    return predicted, guesses
+
+
+def findings(refused: str, held_out: Errors | None, baselines: Mapping[str, Errors]) -> Iterable[Finding]:
+    """What must be known of the estimation itself."""
+    if refused:
+        yield Finding(
+            "invalid",
+            "refused_deployment",
+            f"{refused}. Constants without physics are fitted in its place.",
+            advice="check GPU, GPU count, model and data types",
+        )
+    for metric in ("ttft", "itl"):
+        own = getattr(held_out, metric, math.nan)
+        for name, other in baselines.items():
+            theirs = getattr(other, metric)
+            if theirs < own:
+                yield Finding(
+                    "info",
+                    "loses_to_baseline",
+                    f"{name} predicts the held-out cells' {metric.upper()} better than the model: {theirs:.1%} against "
+                    f"{own:.1%} median error",
+                    own,
+                    f"between measured cells trust {name}; the model is for what lies outside of them",
+                )
 
 
 def world_of(cells: Sequence[Cell]) -> World:
@@ -147,3 +197,22 @@ def predict_cells(fitted: Fit, engine: str | EngineConfig, cells: Sequence[Cell]
     config = fitted.engine[engine] if isinstance(engine, str) else engine
     times = np.array([cell_times(config, one, seed) for seed, one in enumerate(cells)]).reshape(-1, 2)
     return times[:, 0], times[:, 1]
+
+
+def transfer(fitted: Fit, deployment: Deployment) -> tuple[EngineConfig, tuple[EngineConfig, ...]]:
+    """The fitted engine, and its plausible ones, on another deployment: utilisations and overheads stay, facts change.
+
+    Raises:
+        UsageError: the fit is one of constants, or the deployment cannot serve (weights do not fit, no such rate).
+    """
+    from loadgen.roofline.whatif import Situation, moved
+
+    if fitted.deployment is None:
+        raise UsageError("constants hold where they were measured alone", do="name GPU and model to fit the physics")
+    label = next(iter(fitted.engine))
+    cell = next(one.cell for one in fitted.cells if one.cell.label == label)
+    found = [
+        moved(Situation(cell, one, fitted.deployment), deployment).engine
+        for one in (fitted.engine[label], *fitted.draws[label])
+    ]
+    return found[0], tuple(found[1:])

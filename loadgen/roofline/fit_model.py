@@ -9,7 +9,7 @@ must get the same answer, from traces that are made once.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,10 +30,19 @@ JOINS_LATE_S = 1e-6  # a way to the server this short makes a request miss the s
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One hypothesis about the server: what each label's cells ran on, and which parameters are open."""
+    """One hypothesis about the server: what each label's cells ran on, and which parameters are open.
+
+    kv_factor: context bytes that a step reads, as a multiple of what shape, data type and GPU count say.
+    """
 
     deployments: dict[str, Deployment | None]
     table: tuple[Quantity, ...]
+    kv_factor: float = 1.0
+
+    def law(self, label: str, values: Mapping[str, float], knobs: Knobs) -> StepLaw:
+        """The step law of a label's deployment."""
+        law = law_of(self.deployments[label], values, knobs.overlap)
+        return law if self.kv_factor == 1.0 else law._replace(kv_bytes=law.kv_bytes * self.kv_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +130,7 @@ class Model:
         request = 0.0 if self.knobs.immediate else values["request_s"]
         token = 0.0 if self.knobs.immediate else values.get("prompt_token_s", 0.0)
         for label, where, one in self._groups:
-            law = law_of(self.world.deployments[label], values, self.knobs.overlap)
+            law = self.world.law(label, values, self.knobs)
             out[where] = one.times(law, request, token)
         return out
 
@@ -132,7 +141,7 @@ class Model:
         columns = [MOVERS.index(one.moves) if one.moves in MOVERS else -1 for one in self.world.table]
         signs = np.array([one.sign for one in self.world.table])
         for label, where, one in self._groups:
-            law = law_of(self.world.deployments[label], values, self.knobs.overlap)
+            law = self.world.law(label, values, self.knobs)
             moved = one.slopes(law)
             moved = np.concatenate([moved, np.zeros((*moved.shape[:2], 1))], axis=2)
             out[where] = moved[:, :, columns] * signs

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -129,6 +129,8 @@ ALLREDUCE = Quantity(
     "allreduce_token",
     -1.0,
 )
+# Experts' matrix products are smaller and unevenly filled: a lower and wider prior.
+EXPERTS_MFU = (0.4, 0.6)
 BLACK_BOX: tuple[Quantity, ...] = (
     Quantity(
         "prefill_token_s",
@@ -193,7 +195,10 @@ def quantities(deployments: Sequence[Deployment | None]) -> tuple[Quantity, ...]
     known = [one for one in deployments if one is not None]
     if len(known) < len(deployments):
         return BLACK_BOX
-    return (*PHYSICS, ALLREDUCE) if any(one.gpus > 1 and one.gpu.link_bytes_per_s for one in known) else PHYSICS
+    experts = any(one.shape.moe_layers for one in known)
+    linked = any(one.gpus > 1 and one.gpu.link_bytes_per_s for one in known)
+    table = tuple(replace(one, prior=EXPERTS_MFU) if one.name == "mfu" and experts else one for one in PHYSICS)
+    return (*table, ALLREDUCE) if linked else table
 
 
 def law_of(deployment: Deployment | None, values: Mapping[str, float], overlap: bool = False) -> StepLaw:

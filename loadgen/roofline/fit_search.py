@@ -104,10 +104,16 @@ def minimise(
         point[free] = part
         return point
 
+    def vector(part: Floats) -> Floats:
+        return objective.vector(whole(part))
+
+    def slopes(part: Floats) -> Floats:
+        return objective.slopes(whole(part))[:, free]
+
     done = least_squares(
-        lambda part: objective.vector(whole(part)),
+        vector,
         np.clip(start[free], low + 1e-6, high - 1e-6),
-        jac=lambda part: objective.slopes(whole(part))[:, free],
+        jac=slopes,
         bounds=(low, high),
         max_nfev=evaluations,
         xtol=1e-6,

@@ -1,0 +1,201 @@
+"""Other explanations of the same cells: each is another world, refitted, and listed where it does as well.
+
+Knows: which worlds a client cannot tell apart from the one that was fitted, and what experiment would tell. Must not
+know: how a fit is reported.
+Why: a confident wrong cause is worse than an honest pair. What is seen of the KV cache is bytes per token over
+bandwidth, what is seen of the prompt is FLOPs over a rate: half of the bytes, or a third of the tokens, fit as well.
+
+An alternative is listed when its loss is at most WORTH above the best one's: priors count, so that an explanation which
+needs utilisations that no kernel reaches is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from loadgen.roofline.fit_model import Problem, World, problem
+from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, Knobs, named
+from loadgen.roofline.fit_search import WORTH, Objective, Point, Search, minimise
+from loadgen.roofline.fitted import Alternative
+from loadgen.roofline.passes import Deployment
+
+WINDOW = 128  # tokens: the window of the "window" hypothesis, small against any prompt
+CACHED = 0.3  # share of the prompt in the prefix cache in the "prefix_cache" hypothesis
+TOP_MBU = 0.92  # of peak bandwidth: about what the best copy kernels reach
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    """Another world: what to call it, what it says, what would decide, and how it is made (None: not possible here)."""
+
+    name: str
+    explanation: str
+    decide: str
+    make: Callable[[Search, Point], Search | None]
+
+
+def _on(search: Search, world: World, whole: Problem | None = None) -> Search:
+    return Search(whole or search.problem, world, search.index, priors=search.priors, rng=search.rng)
+
+
+def _window(search: Search, best: Point) -> Search | None:
+    deployments: dict[str, Deployment | None] = {}
+    for label, one in search.world.deployments.items():
+        if one is None or one.shape.window_layers:
+            return None
+        shape = replace(one.shape, window=WINDOW, window_layers=one.shape.layers // 2)
+        deployments[label] = replace(one, shape=shape)
+    return _on(search, replace(search.world, deployments=deployments))
+
+
+def _full(search: Search, best: Point) -> Search | None:
+    deployments: dict[str, Deployment | None] = {}
+    for label, one in search.world.deployments.items():
+        if one is None or not one.shape.window_layers:
+            return None
+        deployments[label] = replace(one, shape=replace(one.shape, window=0, window_layers=0, window_chunked=False))
+    return _on(search, replace(search.world, deployments=deployments))
+
+
+def _kv(factor: float, kind: str) -> Callable[[Search, Point], Search | None]:
+    def make(search: Search, best: Point) -> Search | None:
+        known = list(search.world.deployments.values())
+        if any(one is None or one.dtypes.kv != kind for one in known):
+            return None
+        return _on(search, replace(search.world, kv_factor=factor))
+
+    return make
+
+
+def _replicated(search: Search, best: Point) -> Search | None:
+    """Every GPU reads the KV of all heads, or - where heads are fewer than GPUs - none is read twice."""
+    found = [one for one in search.world.deployments.values() if one is not None and not one.shape.mla]
+    if len(found) != len(search.world.deployments) or len({one.gpus for one in found}) > 1 or found[0].gpus == 1:
+        return None
+    one = found[0]
+    split = one.shape.kv_elements / one.gpus
+    actual = one.shape.kv_elements_per_gpu(one.gpus)
+    factor = split / actual if actual > split * 1.01 else one.shape.kv_elements / actual
+    return _on(search, replace(search.world, kv_factor=factor))
+
+
+def with_cache(search: Search, share: float) -> Search | None:
+    """The same cells with a share of their prompts in the cache; None where the server said what was in it."""
+    cells = search.problem.cells
+    if any(not math.isnan(one.protocol.cached_share) for one in cells):
+        return None
+    hit = [replace(one, protocol=replace(one.protocol, cached_share=share)) for one in cells]
+    return _on(search, search.world, problem(hit))
+
+
+def _cached(search: Search, best: Point) -> Search | None:
+    return with_cache(search, CACHED)
+
+
+IDEAS: tuple[Idea, ...] = (
+    Idea(
+        "window",
+        f"half of the layers look back {WINDOW} tokens only, and KV reads are slower than fitted",
+        "the model's config.json; ITL against context at a batch of 8 from 64 tokens on: a window bends it",
+        _window,
+    ),
+    Idea(
+        "full_attention",
+        "no layer has a window, and KV reads are faster than fitted",
+        "the model's config.json; ITL against context at a batch of 8 from 64 tokens on: a window bends it",
+        _full,
+    ),
+    Idea(
+        "fp8_kv",
+        "the KV cache holds 8 bits per element, and its reads reach half of the bandwidth share that was fitted",
+        "the server's KV capacity in its metrics or log: half the bytes are twice the tokens",
+        _kv(0.5, "bf16"),
+    ),
+    Idea(
+        "bf16_kv",
+        "the KV cache holds 16 bits per element, and its reads reach twice the bandwidth share that was fitted",
+        "the server's KV capacity in its metrics or log: half the bytes are twice the tokens",
+        _kv(2.0, "fp8"),
+    ),
+    Idea(
+        "kv_replication",
+        "GPUs hold other copies of KV heads than their number says, and KV reads reach another share of bandwidth",
+        "the same cells on one GPU more or less: copies do not shrink",
+        _replicated,
+    ),
+    Idea(
+        "prefix_cache",
+        f"{CACHED:.0%} of the prompt tokens come from the prefix cache, and prefill is slower than fitted",
+        "the same cells with prompts that never repeat, or the server's cached_tokens",
+        _cached,
+    ),
+)
+
+
+def alternatives(search: Search, best: Point) -> tuple[Alternative, ...]:
+    """Everything that explains the cells about as well, best first."""
+    if search.world.table == BLACK_BOX:
+        return ()
+    found = [*_ideas(search, best), *_switches(search, best), *_ends(search, best)]
+    return tuple(sorted(found, key=lambda one: one.loss_ratio))
+
+
+def _ideas(search: Search, best: Point) -> Iterable[Alternative]:
+    for idea in IDEAS:
+        other = idea.make(search, best)
+        if other is None:
+            continue
+        one = other.at(best.knobs, best.values, best.scale)
+        if one is not None and one.loss <= best.loss + WORTH:
+            yield Alternative(idea.name, idea.explanation, idea.decide, one.loss / max(best.loss, 1e-9))
+
+
+def _switches(search: Search, best: Point) -> Iterable[Alternative]:
+    """The other setting of a switch that the search chose."""
+    knobs = best.knobs
+    word = "added to" if knobs.overlap else "hidden behind"
+    tries: list[tuple[str, str, str, Iterable[Knobs]]] = [
+        (
+            "overlap",
+            f"CPU work is {word} GPU work in every step",
+            "the server's asynchronous scheduling on and off; a larger model on it: overlap hides overhead",
+            [replace(knobs, overlap=not knobs.overlap)],
+        )
+    ]
+    if knobs.max_sequences < NO_CAP:
+        shares = (0.1, 0.15, 0.22, 0.33, 0.5, 0.7, 1.0)
+        tries.append(
+            (
+                "kv_cap",
+                "the KV cache is what limits the batch, not a cap on sequences",
+                "more users at another prompt length: memory's limit moves with it, a cap does not",
+                [replace(knobs, max_sequences=NO_CAP, kv=one) for one in shares],
+            )
+        )
+    for name, explanation, decide, candidates in tries:
+        losses = [one.loss for k in candidates if (one := search.at(k, best.values, best.scale, 12)) is not None]
+        if losses and min(losses) <= best.loss + WORTH:
+            yield Alternative(name, explanation, decide, min(losses) / max(best.loss, 1e-9))
+
+
+def _ends(search: Search, best: Point) -> Iterable[Alternative]:
+    """The two ends of what the floor of a decode step may be made of."""
+    names = [one.name for one in search.world.table]
+    decide = "a second GPU count, quantisation or model size on the same engine: weight reads change, overhead does not"
+    objective = Objective(best.model, best.scale, search.priors)
+    values = named(search.world.table, best.values)
+    for name, which, value in (("overhead", "mbu", TOP_MBU), ("bandwidth", "step_s", 0.05 * values["step_s"])):
+        point = best.values.copy()
+        point[names.index(which)] = math.log(value)
+        there, loss = minimise(objective, point, search, held=names.index(which))
+        if loss <= best.loss + WORTH:
+            told = named(search.world.table, there)
+            yield Alternative(
+                name,
+                f"weights are read at {told['mbu']:.0%} of the bandwidth, and every step has "
+                f"{told['step_s'] * 1e3:.2g} ms of overhead",
+                decide,
+                loss / max(best.loss, 1e-9),
+            )

@@ -1,0 +1,81 @@
+"""Is it this deployment at all?
+
+Knows: what misfit of the physics, and which utilisations, no real deployment shows. Must not know: how alternatives are
+told, or what replaces a refused fit.
+Why: a wrong shape or GPU must not be absorbed into a utilisation. Either the cells are faster than the facts allow -
+then even the best physics fits far worse than constants without any physics - or they are slower, and what is left is
+that several utilisations at once would lie where no kernel does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from loadgen.roofline.fit_alternatives import with_cache
+from loadgen.roofline.fit_model import World
+from loadgen.roofline.fit_parameters import BLACK_BOX, named
+from loadgen.roofline.fit_search import Objective, Point, Search
+from loadgen.roofline.serving_kernel import Floats
+
+STRANGE = 5.0  # sum of squared deviations of the utilisations from what kernels reach, in the priors' deviations
+WORSE = 1.0  # per residual: how much more loss than the constants' is a misfit of the physics
+CACHED = (0.3, 0.6, 0.9)  # shares of cached prompt tokens that may explain why prompts are too fast
+GROUPED = 1.2  # tokens per event: from here on, drafts or grouped tokens may explain why steps are too fast
+# Matrix products that were measured reach .80 of an H100's bf16 peak, copies .92 of its bandwidth. One above may be a
+# data type or a cache that was not told; both are another GPU or model.
+CEILINGS = {"mfu": 0.85, "mbu": 0.92}
+UTILISATIONS = ("mfu", "mbu", "kv_mbu", "attention_mfu")
+
+
+def refusal(search: Search, best: Point) -> str:
+    """Why these cells cannot come from these deployments; "" where they can."""
+    if search.world.table == BLACK_BOX or any(
+        one.evidence.get("tokens_per_event", 1.0) > GROUPED for one in search.problem.cells
+    ):
+        return ""
+    values = named(search.world.table, best.values)
+    names = " and ".join(
+        f"{one.gpus} x {one.gpu.name} with {one.shape.name}" for one in search.world.deployments.values() if one
+    )
+    allowed = _allowed(search, best)
+    if _data_loss(best) > allowed:
+        for share in CACHED:
+            hit = with_cache(search, share)
+            again = hit.at(best.knobs, best.values, best.scale) if hit is not None else None
+            if again is not None and _data_loss(again) <= allowed:
+                return ""
+        fast = [name for name in UTILISATIONS if values[name] > 0.95]
+        why = f"they need {', '.join(fast)} above 1" if fast else "they do not move as its facts say"
+        return f"{names} cannot have shown these times: {why}"
+    over = [name for name, most in CEILINGS.items() if values[name] > most]
+    if len(over) == len(CEILINGS):
+        told = " and ".join(f"{name} {values[name]:.2g}" for name in over)
+        return f"{names} would need {told} to show these times: no engine comes near both at once"
+    if search.priors and sum(z * z for z in _deviations(search, best.values)) > STRANGE:
+        told = ", ".join(f"{name} {values[name]:.2g}" for name in UTILISATIONS)
+        return f"{names} would show these times only at utilisations that kernels do not have ({told})"
+    return ""
+
+
+def _deviations(search: Search, point: Floats) -> list[float]:
+    table = zip(search.world.table, point, strict=True)
+    return [(value - math.log(one.prior[0])) / one.prior[1] for one, value in table if one.name in UTILISATIONS]
+
+
+def _data_loss(point: Point) -> float:
+    return float(np.sum(Objective(point.model, point.scale, priors=False).vector(point.values) ** 2))
+
+
+def _allowed(search: Search, best: Point) -> float:
+    """The loss that the data may have: constants' under the same knobs and scale (each label has its own), and more."""
+    total = 0.0
+    for label in search.world.deployments:
+        index = np.array([i for i in search.index if search.problem.cells[i].label == label])
+        box = Search(search.problem, World({label: None}, BLACK_BOX), index, priors=False, rng=search.rng)
+        found = box.at(replace(best.knobs, kv=None), np.log([one.prior[0] for one in BLACK_BOX]), best.scale)
+        total += found.loss if found is not None else 0.0
+    residuals = int(np.sum(np.isfinite(search.problem.measured[search.index])))
+    return max(1.5 * total, total + WORSE * residuals)
