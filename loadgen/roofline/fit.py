@@ -55,9 +55,11 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     search = Search(whole, world, seen, priors=priors, rng=rng)
     best = search.best()
     refused = refusal(search, best)
-    if refused:
+    if refused is not None:
         if len(world.deployments) > 1:
-            raise UsageError(f"these deployments cannot be fitted together: {refused}", do="fit them one at a time")
+            raise UsageError(
+                f"these deployments cannot be fitted together: {refused.message}", do="fit them one at a time"
+            )
         search = Search(whole, World(dict.fromkeys(world.deployments), BLACK_BOX), seen, priors=priors, rng=rng)
         best = search.best()
     folds = [kept_back] if kept_back.size else split(whole.cells, holdout)
@@ -81,7 +83,7 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
         baselines=baselines,
         alternatives=alternatives(search, best),
         findings=tuple(findings(refused, held_out, baselines)),
-        refused=refused,
+        refused=refused.message if refused is not None else "",
     )
 
 
@@ -102,15 +104,10 @@ def hold_out(search: Search, folds: Sequence[Ints]) -> tuple[Floats, dict[str, F
     return predicted, guesses
 
 
-def findings(refused: str, held_out: Errors | None, baselines: Mapping[str, Errors]) -> Iterable[Finding]:
+def findings(refused: Finding | None, held_out: Errors | None, baselines: Mapping[str, Errors]) -> Iterable[Finding]:
     """What must be known of the estimation itself."""
-    if refused:
-        yield Finding(
-            "invalid",
-            "refused_deployment",
-            f"{refused}. Constants without physics are fitted in its place.",
-            advice="check GPU, GPU count, model and data types",
-        )
+    if refused is not None:
+        yield refused
     for metric in ("ttft", "itl"):
         own = getattr(held_out, metric, math.nan)
         for name, other in baselines.items():

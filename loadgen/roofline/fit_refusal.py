@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from loadgen.model import Finding
 from loadgen.roofline.fit_alternatives import with_cache
 from loadgen.roofline.fit_model import World
 from loadgen.roofline.fit_parameters import BLACK_BOX, named
@@ -27,37 +28,52 @@ GROUPED = 1.2  # tokens per event: from here on, drafts or grouped tokens may ex
 # Matrix products that were measured reach .80 of an H100's bf16 peak, copies .92 of its bandwidth. One above may be a
 # data type or a cache that was not told; both are another GPU or model.
 CEILINGS = {"mfu": 0.85, "mbu": 0.92}
+AT_BOUND = 0.95
 UTILISATIONS = ("mfu", "mbu", "kv_mbu", "attention_mfu")
 
 
-def refusal(search: Search, best: Point) -> str:
-    """Why these cells cannot come from these deployments; "" where they can."""
+def refusal(search: Search, best: Point) -> Finding | None:
+    """Why these cells cannot come from these deployments; None where they can."""
     if search.world.table == BLACK_BOX or any(
         one.evidence.get("tokens_per_event", 1.0) > GROUPED for one in search.problem.cells
     ):
-        return ""
+        return None
     values = named(search.world.table, best.values)
     names = " and ".join(
         f"{one.gpus} x {one.gpu.name} with {one.shape.name}" for one in search.world.deployments.values() if one
     )
     allowed = _allowed(search, best)
     if _data_loss(best) > allowed:
-        for share in CACHED:
-            hit = with_cache(search, share)
-            again = hit.at(best.knobs, best.values, best.scale) if hit is not None else None
-            if again is not None and _data_loss(again) <= allowed:
-                return ""
-        fast = [name for name in UTILISATIONS if values[name] > 0.95]
+        if _rescued(search, best, allowed):
+            return None
+        fast = [name for name in UTILISATIONS if values[name] > AT_BOUND]
         why = f"they need {', '.join(fast)} above 1" if fast else "they do not move as its facts say"
-        return f"{names} cannot have shown these times: {why}"
+        return _refused(f"{names} cannot have shown these times: {why}", fast=bool(fast))
     over = [name for name, most in CEILINGS.items() if values[name] > most]
     if len(over) == len(CEILINGS):
         told = " and ".join(f"{name} {values[name]:.2g}" for name in over)
-        return f"{names} would need {told} to show these times: no engine comes near both at once"
+        return _refused(f"{names} would need {told} to show these times: no engine comes near both at once", fast=True)
     if search.priors and sum(z * z for z in _deviations(search, best.values)) > STRANGE:
         told = ", ".join(f"{name} {values[name]:.2g}" for name in UTILISATIONS)
-        return f"{names} would show these times only at utilisations that kernels do not have ({told})"
-    return ""
+        return _refused(f"{names} would show these times only at utilisations that kernels do not have ({told})")
+    return None
+
+
+def _rescued(search: Search, best: Point, allowed: float) -> bool:
+    """Would cached prompts explain it, with decode - which they do not touch - at rates that exist?"""
+    for share in CACHED:
+        hit = with_cache(search, share)
+        again = hit.at(best.knobs, best.values, best.scale) if hit is not None else None
+        if again is not None and _data_loss(again) <= allowed:
+            values = named(search.world.table, again.values)
+            if values["mbu"] <= CEILINGS["mbu"] and values["kv_mbu"] < AT_BOUND:
+                return True
+    return False
+
+
+def _refused(text: str, *, fast: bool = False) -> Finding:
+    code = "faster_than_physics" if fast else "refused_deployment"
+    return Finding("invalid", code, text, advice="check GPU, GPU count, model and data types")
 
 
 def _deviations(search: Search, point: Floats) -> list[float]:

@@ -10,7 +10,7 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.roofline import catalog
 from loadgen.roofline.cells import Cell, Protocol
-from loadgen.roofline.fit import fit, predict_cells, split
+from loadgen.roofline.fit import fit, predict_cells, split, transfer
 from loadgen.roofline.fit_trace import cell_times
 from loadgen.roofline.passes import Deployment, Efficiency, step_law
 from loadgen.roofline.precision import Dtypes
@@ -83,3 +83,76 @@ def test_folds() -> None:
     other = [replace(cells[0], deployment=None), cells[1]]
     with pytest.raises(UsageError, match="two deployments"):
         fit(other, rng=np.random.default_rng(0))
+
+
+def placed(where: Deployment) -> list[Cell]:
+    """The same measurements, said to be of another deployment."""
+    return [replace(one, deployment=where) for one in measured()]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape", "code"),
+    [
+        ("a100-sxm-80", "llama-3.1-8b", "faster_than_physics"),
+        ("h100-sxm", "llama-3.1-70b", "faster_than_physics"),
+        ("h100-sxm", "llama-3.2-1b", "refused_deployment"),
+        ("b200", "llama-3.1-8b", "refused_deployment"),
+    ],
+)
+def test_a_wrong_deployment_is_refused_and_gets_constants(gpu: str, shape: str, code: str) -> None:
+    where = replace(H100, gpu=catalog.gpu(gpu), shape=catalog.shape(shape))
+    found = fit(placed(where), holdout="none", rng=np.random.default_rng(0))
+    assert where.gpu.name in found.refused
+    assert [one.code for one in found.findings] == [code]
+    assert found.deployment is None
+    assert found.in_sample.itl < 0.02
+    with pytest.raises(UsageError, match="constants"):
+        transfer(found, H100)
+
+
+def test_explanations_that_fit_as_well_are_listed_with_what_decides() -> None:
+    found = {one.name: one for one in fit(measured(), holdout="none", rng=np.random.default_rng(0)).alternatives}
+    assert {"fp8_kv", "window"} <= found.keys()
+    assert all(one.decide and one.explanation and one.loss_ratio > 0 for one in found.values())
+
+
+def test_on_another_gpu_the_facts_change_and_nothing_else() -> None:
+    found = fit(measured(), holdout="none", rng=np.random.default_rng(0))
+    h200 = replace(H100, gpu=catalog.gpu("h200-sxm"))
+    engine, drawn = transfer(found, h200)
+    here = found.engine["engine"]
+    assert engine.law.weight_rate / here.law.weight_rate == pytest.approx(4.8 / 3.35)
+    assert engine.law.compute_rate == pytest.approx(here.law.compute_rate)
+    assert engine.law.step_s == here.law.step_s
+    assert len(drawn) == len(found.draws["engine"]) >= 20
+    long = Cell(8192, 128, "concurrency", 8, 1.0, 1.0, h200)
+    truth = cell_times(replace(ENGINE, law=step_law(h200, TRUE)), long)
+    assert [float(one[0]) for one in predict_cells(found, engine, [long])] == pytest.approx(truth, rel=0.05)
+
+
+def test_intervals_hold_the_truth_and_say_what_is_open() -> None:
+    known = {one.name: one for one in fit(measured(), holdout="none", rng=np.random.default_rng(0)).parameters}
+    for name in ("mfu", "kv_mbu", "attention_mfu"):
+        assert known[name].low < getattr(TRUE, name) < known[name].high
+        assert known[name].identified
+    assert not known["step_s"].identified
+    assert np.isnan(known["step_s"].value)
+    assert known["step_s"].low < TRUE.step_s < known["step_s"].high
+    assert known["step_s"].settle
+    floor = known["floor_s"]
+    assert floor.identified
+    assert floor.high / floor.low < 1.2
+    assert known["batch_cap"].low <= 24 <= known["batch_cap"].high
+
+
+def test_two_gpu_counts_settle_overhead_against_bandwidth() -> None:
+    cells = []
+    for count in (1, 4):
+        where = replace(H100, gpus=count)
+        engine = replace(ENGINE, law=step_law(where, TRUE))
+        cells += [replace(one, label=f"tp{count}") for one in measured(engine, where) if one.load <= 16]
+    known = {one.name: one for one in fit(cells, holdout="none", rng=np.random.default_rng(0)).parameters}
+    assert known["mbu"].identified
+    assert known["mbu"].value == pytest.approx(TRUE.mbu, rel=0.06)
+    assert known["step_s"].value == pytest.approx(TRUE.step_s, rel=0.2)
+    assert {"floor_s of tp1", "floor_s of tp4"} <= known.keys()

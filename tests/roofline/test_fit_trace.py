@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.roofline import catalog
 from loadgen.roofline.cells import Cell, Protocol
+from loadgen.roofline.fit_model import Model, World, problem
+from loadgen.roofline.fit_parameters import Knobs, quantities
 from loadgen.roofline.fit_trace import Load, cell_times, load_of, stack, trace
+from loadgen.roofline.passes import Deployment
+from loadgen.roofline.precision import Dtypes
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_fast import simulate_closed, simulate_open
 from tests.roofline.test_serving_fast import LAWS, configs, loads
@@ -60,3 +65,17 @@ def test_a_static_batch_prefills_together_and_never_queues() -> None:
     one, eight = (cell_times(config, Cell(100, 20, "batch", n, 1.0, 1.0)) for n in (1, 8))
     assert one[0] < eight[0] < 8 * one[0]
     assert one[1] < eight[1]
+
+
+def test_slopes_are_derivatives() -> None:
+    deployment = Deployment(catalog.gpu("h100"), 2, catalog.shape("gpt-oss-20b"), Dtypes())
+    cells = [Cell(900, 40, "concurrency", 6, 1.0, 1.0, deployment), Cell(50, 40, "batch", 4, 1.0, 1.0, deployment)]
+    for where, knobs in ((deployment, Knobs(max_sequences=4)), (deployment, Knobs(overlap=True)), (None, Knobs())):
+        world = World({"": where}, quantities([where]))
+        point = np.log([one.prior[0] for one in world.table]) + np.linspace(-0.3, 0.3, len(world.table))
+        model = Model(problem(cells), world, knobs, point)
+        exact = model.slopes(point)
+        for k in range(point.size):
+            step = 1e-5 * np.eye(point.size)[k]
+            moved = (model.residuals(point + step) - model.residuals(point - step)) / 2e-5
+            assert exact[:, :, k] == pytest.approx(moved, abs=1e-7)
