@@ -67,9 +67,11 @@ class Alias:
     scale: float = 1.0
 
 
-def _plain(prefix: str, table: dict[str, tuple[str, ...]]) -> tuple[Alias, ...]:
-    """Aliases of one name each, the preferred one first."""
-    return tuple(Alias(series, (prefix + name,)) for series, names in table.items() for name in names)
+def _plain(prefixes: tuple[str, ...], table: dict[str, tuple[str, ...]]) -> tuple[Alias, ...]:
+    """Aliases of one name each, the preferred one first, under each prefix (collectors turn colons to underscores)."""
+    return tuple(
+        Alias(series, (prefix + name,)) for prefix in prefixes for series, names in table.items() for name in names
+    )
 
 
 def _triton(series: str, name: str, label: str, value: str) -> Alias:
@@ -90,7 +92,7 @@ _TRTLLM: dict[str, tuple[str, ...]] = {
 # Within an engine the first alias of a series that a page has is the one that counts.
 ALIASES: dict[str, tuple[Alias, ...]] = {
     "vllm": _plain(
-        "vllm:",
+        ("vllm:", "vllm_"),
         {
             "running": ("num_requests_running",),
             "waiting": ("num_requests_waiting",),
@@ -109,7 +111,7 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
     ),
     "sglang": (
         *_plain(
-            "sglang:",
+            ("sglang:", "sglang_"),
             {
                 "running": ("num_running_reqs",),
                 "waiting": ("num_queue_reqs",),
@@ -124,11 +126,13 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
                 "itl_s": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
             },
         ),
-        Alias("prefix_queries", ("sglang:prompt_tokens_total",)),  # every prompt is looked up in the radix cache
+        # Every prompt is looked up in the radix cache.
+        Alias("prefix_queries", ("sglang:prompt_tokens_total",)),
+        Alias("prefix_queries", ("sglang_prompt_tokens_total",)),
     ),
     "llama.cpp": (
         *_plain(
-            "llamacpp:",
+            ("llamacpp:", "llamacpp_"),
             {
                 "running": ("requests_processing",),
                 "waiting": ("requests_deferred",),
@@ -144,7 +148,7 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
         Alias("prefix_queries", ("llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total")),
     ),
     "tgi": _plain(
-        "tgi_",
+        ("tgi_",),
         {
             "running": ("batch_current_size",),
             "waiting": ("queue_size",),
@@ -153,7 +157,12 @@ ALIASES: dict[str, tuple[Alias, ...]] = {
             "queue_s": ("request_queue_duration",),
         },
     ),
-    "tensorrt-llm": (*_plain("trtllm_", _TRTLLM), *_plain("trtllm:", _TRTLLM)),
+    "tensorrt-llm": (
+        *_plain(("trtllm_", "trtllm:"), _TRTLLM),
+        # It counts blocks, not tokens; what is read is their ratio.
+        Alias("prefix_hits", ("trtllm_kv_cache_reused_blocks_total",)),
+        Alias("prefix_queries", ("trtllm_kv_cache_reused_blocks_total", "trtllm_kv_cache_missed_blocks_total")),
+    ),
     "triton": (
         _triton("running", "request_metrics", "request_type", "scheduled"),
         _triton("running", "request_metrics", "request_type", "active"),

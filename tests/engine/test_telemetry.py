@@ -113,6 +113,78 @@ def test_histograms_of_a_real_server() -> None:
     assert ttft.n[-1] <= ttft.count
 
 
+@pytest.mark.parametrize(
+    ("page", "engine", "values", "histograms"),
+    [
+        (
+            "vllm-0.6",
+            "vllm",
+            {"running": 4, "waiting": 1, "kv_usage": 0.83, "preemptions": 7, "prompt_tokens": 922}
+            | {"generation_tokens": 4596, "spec_drafted": 400, "spec_accepted": 300},
+            {"ttft_s": (27.2, 61), "itl_s": (85.1, 4535), "queue_s": (1.5, 61)},
+        ),
+        (
+            "vllm-0.9",
+            "vllm",
+            {"running": 5, "kv_usage": 0.3, "prefix_queries": 200, "prefix_hits": 60, "generation_tokens": 100},
+            {},
+        ),
+        (
+            "sglang",
+            "sglang",
+            {"running": 3, "waiting": 2, "kv_usage": 0.28, "prefix_hits": 61026, "preemptions": 5}
+            | {"prompt_tokens": 8128902, "prefix_queries": 8128902, "generation_tokens": 7557572}
+            | {"spec_acceptance": 0.7},
+            {"ttft_s": (2351.9, 11008), "itl_s": (166000.5, 7400000), "queue_s": (120.5, 11008)},
+        ),
+        (
+            "tgi",
+            "tgi",
+            {"running": 5, "waiting": 2, "prompt_tokens": 30000, "generation_tokens": 9000},
+            {"queue_s": (1.2, 150)},
+        ),
+        (
+            "tensorrt-llm",
+            "tensorrt-llm",
+            {"running": 2, "waiting": 1, "kv_usage": 0.62, "prefix_queries": 400, "prefix_hits": 40},
+            {"ttft_s": (1.5, 12), "queue_s": (0.6, 12)},
+        ),
+        (
+            "triton",
+            "triton",
+            {"running": 8, "waiting": 3, "kv_usage": 0.25, "gpu_utilization": 0.8, "gpu_power_w": 600}
+            | {"gpu_energy_j": 3000, "gpu_memory_bytes": 7e10},
+            {},
+        ),
+        (
+            "dcgm",
+            "dcgm",
+            {"sm_clock_hz": 1.755e9, "memory_clock_hz": 2.619e9, "gpu_temperature_c": 71, "gpu_power_w": 1100}
+            | {"gpu_energy_j": 3000, "gpu_utilization": 0.95, "gpu_memory_bytes": 140000 * 2**20}
+            | {"throttle_reasons": 4, "throttle_power": 12345, "throttle_thermal": 0},
+            {},
+        ),
+    ],
+)
+def test_pages_with_every_engines_documented_names(
+    page: str, engine: str, values: dict[str, float], histograms: dict[str, tuple[float, float]]
+) -> None:
+    """Everything that is documented and known is there, and nothing else."""
+    read = normalise(parse((FIXTURES / f"{page}.metrics.txt").read_bytes()))
+    assert read.engines == (engine,)
+    assert read.values == pytest.approx(values)
+    assert {name: (found.sum, found.count) for name, found in read.histograms.items()} == histograms
+
+
+def test_a_prefix_with_an_underscore_is_the_same_engine() -> None:
+    """Collectors that allow no colon in a name, and servers behind them."""
+    for page in ("sglang", "vllm-0.9"):
+        body = (FIXTURES / f"{page}.metrics.txt").read_bytes()
+        assert normalise(parse(body.replace(b"sglang:", b"sglang_").replace(b"vllm:", b"vllm_"))) == normalise(
+            parse(body)
+        )
+
+
 def test_broken_lines_are_left_out() -> None:
     page = b'vllm:num_requests_running{a="\nvllm:num_requests_running 2\nvllm:num_requests_waiting x\n\xff\xfe\n<html>'
     assert list(parse(page)) == [("vllm:num_requests_running", {}, 2.0)]
