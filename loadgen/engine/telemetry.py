@@ -296,7 +296,7 @@ class Telemetry:
                 reasons.append(_reason(bad))
             reader.close()
         else:
-            if own and not self._stop.is_set():
+            if own and not self.notes:  # else it has been told that they hang
                 self.notes.append(
                     f"the endpoint has no metrics that could be read: {public_url(own[0].url)}: {reasons[0]}"
                 )

@@ -10,18 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from loadgen.analysis.server import server_series
+from loadgen.analysis.measured import row_facts
+from loadgen.analysis.server import ServerLog, server_series
+from loadgen.analysis.server_stage import Client
 from loadgen.analysis.summary import Summary, summarise
+from loadgen.model import Finding
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
 from loadgen.store.serverfile import read_server
 from tests import llama
 from tests.cli.test_run import LOADGEN, free_port, run
+from tests.gateway import gateway
 
 QUICK = ["-w", "chat", "--prompt-tokens", "200", "--output-tokens", "200", "--warmup", "2", "--no-report"]
+_AROUND_NS = 100e6  # a reading takes as long on a busy machine
 _MISSING = [name for name in ("xllamacpp", "gguf", "tokenizers") if importlib.util.find_spec(name) is None]
 
 
@@ -40,6 +46,21 @@ def codes(path: Path) -> tuple[Summary, set[str]]:
     info, requests = open_run(path)
     summary = summarise(info, requests, (), read_server(path))
     return summary, {finding.code for finding in summary.findings}
+
+
+def assert_running_is_ours(path: Path, log: ServerLog) -> None:
+    """At every reading the server held what this client had in flight, give or take what began or ended around it."""
+    _, requests = open_run(path)
+    client = Client(requests, row_facts(requests))
+    held = log.columns["running"].values + log.columns["waiting"].values
+    checked = 0
+    for moment, theirs in zip(log.columns["running"].t_ns, held, strict=True):
+        edges = [client.in_flight(np.array([moment + shift]))[0] for shift in (-_AROUND_NS, 0.0, _AROUND_NS)]
+        began = np.count_nonzero(np.abs(client.sent_ns - moment) < _AROUND_NS)
+        ended = np.count_nonzero(np.abs(client.last_ns - moment) < _AROUND_NS)
+        assert min(edges) - ended <= theirs <= max(edges) + began
+        checked += bool(theirs)
+    assert checked
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -66,6 +87,7 @@ def test_the_servers_counter_agrees_with_the_client(endpoint: str, tmp_path: Pat
     assert figures["running_max"] <= 4
     log = read_server(out)
     assert log is not None
+    assert_running_is_ours(out, log)
     assert {"running", "kv_usage", "generation_tokens_per_s", "ttft_s", "itl_s"} <= set(server_series(log))
     told = endpoint_of(out)
     assert told["engine"] == "loadgen-simulator"
@@ -86,6 +108,45 @@ def test_a_second_load_on_the_server_is_named(endpoint: str, tmp_path: Path) -> 
     assert "somebody else loads this server" in done.stdout
     assert "another_tenant" in codes(tmp_path / "r")[1]
     assert not (tmp_path / "hidden" / "server.jsonl").exists()
+
+
+def found(path: Path, code: str) -> Finding:
+    """The finding of that code; how busy this machine is decides on others, too."""
+    info, requests = open_run(path)
+    findings = summarise(info, requests, (), read_server(path)).findings
+    return next(finding for finding in findings if finding.code == code)
+
+
+def test_a_gateways_time_is_told_from_the_servers(endpoint: str, tmp_path: Path) -> None:
+    """Compared with what the gateway itself measured: this machine may add to its delay."""
+    words = [*QUICK, "--output-tokens", "20", "--concurrency", "2", "--requests", "32", "-o", str(tmp_path / "r")]
+    with gateway(endpoint, delay_s=0.03) as between:
+        done = run("run", between.url, *words)
+    assert done.returncode == 0, done.stderr
+    waited = float(np.mean(between.waited_s[-32:]))
+    assert waited >= 0.03
+    value = found(tmp_path / "r", "outside_engine").value
+    assert value is not None
+    assert waited <= value + 1e-3
+    assert "pass outside the engine" in done.stdout
+
+
+def test_a_gateway_that_buffers_is_named(endpoint: str, tmp_path: Path) -> None:
+    words = [*QUICK, "--concurrency", "4", "--requests", "8", "-o", str(tmp_path / "r")]
+    with gateway(endpoint, hold_s=0.4) as between:
+        done = run("run", between.url, *words)
+    assert done.returncode == 0, done.stderr
+    assert found(tmp_path / "r", "gateway_buffers").severity != "info"
+    assert "holds tokens back" in done.stdout
+
+
+def test_a_metrics_page_that_hangs_is_told_and_left_alone(endpoint: str, tmp_path: Path) -> None:
+    words = [*QUICK, "--concurrency", "1", "--requests", "2", "-o", str(tmp_path / "r")]
+    with gateway(endpoint, hangs=b"GET /metrics") as between:
+        done = run("run", between.url, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("/metrics has not answered within 2 s: the run goes on without these metrics") == 1
+    assert read_server(tmp_path / "r") is None
 
 
 def test_metrics_that_cannot_be_read_never_fail_a_run(endpoint: str, tmp_path: Path) -> None:
