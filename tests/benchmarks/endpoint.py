@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +29,7 @@ from loadgen.roofline.serving_fast import Served, simulate_closed, simulate_open
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.wire.timeline import last_token_ns
-from tests.benchmarks.harness import machine, table
+from tests.benchmarks.harness import machine, real_time, table
 
 Times = list[tuple[float, ...]]  # per request: sent, then its token times, in seconds
 
@@ -116,8 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--per-user", type=int, default=20, help="requests per user; at least 40 in all, at most 1,280")
     given = parser.parse_args(argv)
     config, prompt, mean = simulated(), given.prompt_tokens, given.output_tokens
-    with contextlib.suppress(OSError, AttributeError):  # as root both processes run before whatever else is there
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    real_time()
     rows = []
     with SimulatorProcess(config) as simulator:
         real(simulator.url, config.model, 4, [10] * 8, 100, 0.0)  # warm-up
