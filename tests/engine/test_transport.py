@@ -131,7 +131,8 @@ def test_a_kept_connection_is_used_again_and_is_new_only_once() -> None:
         assert capture.sent_ns is not None
         assert capture.sent_end_ns is not None
         assert capture.headers_ns is not None
-        assert capture.dispatched_ns <= capture.sent_ns <= capture.sent_end_ns <= capture.headers_ns + MS
+        # The end of sending is stamped when the kernel has returned, which a busy machine may delay past the answer.
+        assert capture.dispatched_ns <= capture.sent_ns <= min(capture.sent_end_ns, capture.headers_ns)
         assert capture.headers_ns <= capture.body[0][0] <= capture.body[-1][0] == capture.end_ns
 
 
