@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
-.PHONY: demo test lint types layers check bench wheel clean
+.PHONY: demo test lint types layers check bench study wheel clean
 
 demo: $(STAMP)
 	$(BIN)/loadgen demo
@@ -30,6 +30,14 @@ check: lint types layers test wheel
 bench: $(STAMP)
 	$(BIN)/python -m tests.benchmarks
 	$(BIN)/python -m tests.benchmarks.serving
+
+# Studies over many seeds; TABLES: published measurements in the tidy form, where there are any.
+study: $(STAMP)
+	$(BIN)/python -m tests.benchmarks.fit_recovery
+	$(BIN)/python -m tests.benchmarks.fit_explanations
+	$(BIN)/python -m tests.benchmarks.fit_detectors
+	$(if $(TABLES),$(BIN)/python -m tests.benchmarks.fit_published $(TABLES))
+	$(if $(TABLES),$(BIN)/python -m tests.benchmarks.fit_published --holdout shape $(TABLES))
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

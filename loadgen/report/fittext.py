@@ -57,6 +57,9 @@ def sections(one: Account) -> tuple[Section, ...]:
     return tuple(section for section in found if section.lines or section.rows)
 
 
+PLAIN = ("interpolation", "regression")  # the guesses that need no model
+
+
 # -- the parts -------------------------------------------------------------------------------------------------------
 
 
@@ -66,7 +69,8 @@ def _error(fit: Fit) -> Section:
         (name, *(_off(errors, metric) for metric in ("ttft", "itl")), str(errors.n))
         for name, errors in (
             ("held out, this fit", fit.held_out),
-            *((f"held out, {name}", fit.baselines.get(name)) for name in ("interpolation", "regression")),
+            ("held out, the engine alone", fit.baselines.get("engine_alone")),
+            *((f"held out, {name}", fit.baselines.get(name)) for name in PLAIN),
             ("seen by the fit", fit.in_sample),
         )
         if errors is not None
@@ -83,7 +87,7 @@ def _verdict(fit: Fit) -> Iterator[str]:
         return
     for metric in ("ttft", "itl"):
         mine = getattr(held, metric)
-        others = {name: getattr(errors, metric) for name, errors in fit.baselines.items()}
+        others = {name: getattr(fit.baselines[name], metric) for name in PLAIN if name in fit.baselines}
         better = {name: value for name, value in others.items() if value < mine}
         if better and math.isfinite(mine):
             name = min(better, key=lambda one: better[one])

@@ -23,6 +23,7 @@ _BOUNDS = {"queue": "waiting", "": "not told"}
 _METRICS = {"ttft": "TTFT", "itl": "ITL", "max_gap": "longest stall", "output_tokens_per_s": "output_tokens_per_s"}
 _SOURCES = (
     ("held_out", "this model, cells that it never saw"),
+    ("baseline_engine_alone", "the engine without what its neighbours had over, the same cells"),
     ("baseline_interpolation", "log-log interpolation, the same cells"),
     ("baseline_regression", "plain regression, the same cells"),
     ("in_sample", "this model, cells that it was fitted to"),

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.model import Finding
@@ -20,17 +22,20 @@ from loadgen.roofline.cells import Cell
 from loadgen.roofline.fit_alternatives import alternatives
 from loadgen.roofline.fit_baselines import BASELINES
 from loadgen.roofline.fit_intervals import spread
+from loadgen.roofline.fit_leftover import leftover
 from loadgen.roofline.fit_model import Model, World, problem
 from loadgen.roofline.fit_parameters import BLACK_BOX, quantities
 from loadgen.roofline.fit_refusal import refusal
 from loadgen.roofline.fit_results import Flags, draws, engines, fit_cells, parameters
 from loadgen.roofline.fit_search import Search
+from loadgen.roofline.fit_trace import cell_times
 from loadgen.roofline.fitted import Errors, Fit
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
 
 Holdout = Literal["alternate", "shape", "none"]
+ENGINE_ALONE = "engine_alone"  # among the baselines: the held-out prediction without what the engine leaves over
 FEWEST = 6  # cells, below which none can be spared for holding out
 FOLDS = 4  # of whole shapes
 
@@ -90,18 +95,27 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
 def hold_out(search: Search, folds: Sequence[Ints]) -> tuple[Floats, dict[str, Floats]]:
     """What the other cells predict for each fold: the model, its knobs chosen from them alone, and the baselines.
 
-    (cell, [TTFT, ITL]) in seconds; nan outside of the folds.
+    (cell, [TTFT, ITL]) in seconds; nan outside of the folds. The model is the engine times what it leaves over.
     """
     whole = search.problem
     predicted = np.full(whole.measured.shape, np.nan)
-    guesses = {name: predicted.copy() for name in BASELINES}
+    guesses = {name: predicted.copy() for name in (ENGINE_ALONE, *BASELINES)}
     for test in folds:
         train = np.setdiff1d(np.arange(len(whole.cells)), test)
         found = Search(whole, search.world, train, priors=search.priors, rng=search.rng).best()
-        predicted[test] = Model(whole, search.world, found.knobs, found.values, test).times(found.values)
+        alone = Model(whole, search.world, found.knobs, found.values, test).times(found.values)
+        own = np.full(whole.measured.shape, np.nan)
+        own[train] = usable(found.model.residuals(found.values), found.scale)
+        guesses[ENGINE_ALONE][test] = alone
+        predicted[test] = alone * leftover(whole.cells, own, train, test)
         for name, guess in BASELINES.items():
             guesses[name][test] = guess(whole.cells, whole.measured, train, test)
     return predicted, guesses
+
+
+def usable(residuals: Floats, scale: Floats) -> Floats:
+    """The residuals without those of cells that are far from what the others agree on."""
+    return np.where(strays(residuals, scale)[:, None], np.nan, residuals)
 
 
 def findings(refused: Finding | None, held_out: Errors | None, baselines: Mapping[str, Errors]) -> Iterable[Finding]:
@@ -110,7 +124,8 @@ def findings(refused: Finding | None, held_out: Errors | None, baselines: Mappin
         yield refused
     for metric in ("ttft", "itl"):
         own = getattr(held_out, metric, math.nan)
-        for name, other in baselines.items():
+        for name in BASELINES.keys() & baselines.keys():
+            other = baselines[name]
             theirs = getattr(other, metric)
             if theirs < own:
                 yield Finding(
@@ -181,19 +196,31 @@ def predict_cells(fitted: Fit, engine: str | EngineConfig, cells: Sequence[Cell]
 
     Args:
         fitted: the fit.
-        engine: the label of one of its deployments, or an engine made from one (a draw, another GPU's).
+        engine: the label of one of its deployments - then with what the engine leaves over between the measured cells
+            (`fit_leftover`) - or an engine by itself (a draw, another GPU's).
         cells: points to predict; their times are not looked at.
 
     Raises:
         UsageError: no such label, or a cell that the engine cannot run.
     """
-    from loadgen.roofline.fit_trace import cell_times
-
-    if isinstance(engine, str) and engine not in fitted.engine:
+    if isinstance(engine, EngineConfig):
+        return _columns([cell_times(engine, one, seed) for seed, one in enumerate(cells)])
+    if engine not in fitted.engine:
         raise UsageError(f"the fit has no deployment {engine!r}", do=f"one of: {', '.join(fitted.engine)}")
-    config = fitted.engine[engine] if isinstance(engine, str) else engine
-    times = np.array([cell_times(config, one, seed) for seed, one in enumerate(cells)]).reshape(-1, 2)
-    return times[:, 0], times[:, 1]
+    config = fitted.engine[engine]
+    known = [one.cell for one in fitted.cells if one.cell.label == engine and not (one.outlier or one.cell.held_out)]
+    both = [*known, *(replace(one, label=engine) for one in cells)]
+    times = np.array([cell_times(config, one, seed) for seed, one in enumerate(both)]).reshape(-1, 2)
+    measured = np.array([[one.ttft_s, one.itl_s] for one in both]).reshape(-1, 2)
+    train, test = np.arange(len(known)), np.arange(len(known), len(both))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        residuals = np.log(times / measured)
+    return _columns(times[test] * leftover(both, np.where(np.isfinite(residuals), residuals, np.nan), train, test))
+
+
+def _columns(times: npt.ArrayLike) -> tuple[Floats, Floats]:
+    table = np.array(times, float).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 def transfer(fitted: Fit, deployment: Deployment) -> tuple[EngineConfig, tuple[EngineConfig, ...]]:

@@ -5,8 +5,9 @@ know: how a fit is reported.
 Why: a confident wrong cause is worse than an honest pair. What is seen of the KV cache is bytes per token over
 bandwidth, what is seen of the prompt is FLOPs over a rate: half of the bytes, or a third of the tokens, fit as well.
 
-An alternative is listed when its loss is at most WORTH above the best one's: priors count, so that an explanation which
-needs utilisations that no kernel reaches is not.
+An alternative is listed when it is as good in practice: its mean error of TTFT and of ITL at most NEARLY above the best
+one's - about what any law of this kind is wrong by anyway, so that little noise does not make it sure of what it is not
+- and its utilisations as plausible as WORTH allows. `loss_ratio` says how much worse it is by the loss.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from loadgen.roofline.fit_model import Problem, World, problem
-from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, Knobs, named
+from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, UTILISATIONS, Knobs, named
 from loadgen.roofline.fit_search import WORTH, Objective, Point, Search, minimise
 from loadgen.roofline.fitted import Alternative
 from loadgen.roofline.passes import Deployment
 
+NEARLY = 0.03  # of the mean |log(model / measured)|
 WINDOW = 128  # tokens: the window of the "window" hypothesis, small against any prompt
 CACHED = 0.3  # share of the prompt in the prefix cache in the "prefix_cache" hypothesis
 TOP_MBU = 0.92  # of peak bandwidth: about what the best copy kernels reach
@@ -142,13 +146,34 @@ def alternatives(search: Search, best: Point) -> tuple[Alternative, ...]:
     return tuple(sorted(found, key=lambda one: one.loss_ratio))
 
 
+def _as_good(search: Search, best: Point, other: Point) -> bool:
+    """Whether the other point explains the cells about as well, from utilisations about as plausible."""
+    pairs = zip(_off(other), _off(best), strict=True)
+    table = search.world.table
+
+    def strange(point: Point) -> float:
+        rows = zip(point.values, table, strict=True)
+        return float(sum(((v - math.log(q.prior[0])) / q.prior[1]) ** 2 for v, q in rows if q.name in UTILISATIONS))
+
+    plausible = not search.priors or strange(other) <= strange(best) + WORTH
+    return plausible and all(not theirs > own + NEARLY for theirs, own in pairs)
+
+
+def _off(point: Point) -> tuple[float, float]:
+    residuals = np.abs(point.model.residuals(point.values))
+    known = [residuals[np.isfinite(residuals[:, k]), k] for k in range(2)]
+    return float(np.mean(known[0])) if known[0].size else 0.0, float(np.mean(known[1])) if known[1].size else 0.0
+
+
 def _ideas(search: Search, best: Point) -> Iterable[Alternative]:
     for idea in IDEAS:
         other = idea.make(search, best)
         if other is None:
             continue
         one = other.at(best.knobs, best.values, best.scale)
-        if one is not None and one.loss <= best.loss + WORTH:
+        if one is not None and not _as_good(search, best, one):
+            one = other.rescheduled(one)  # the best one's token budget may have made up for what this idea explains
+        if one is not None and _as_good(search, best, one):
             yield Alternative(idea.name, idea.explanation, idea.decide, one.loss / max(best.loss, 1e-9))
 
 
@@ -175,9 +200,9 @@ def _switches(search: Search, best: Point) -> Iterable[Alternative]:
             )
         )
     for name, explanation, decide, candidates in tries:
-        losses = [one.loss for k in candidates if (one := search.at(k, best.values, best.scale, 12)) is not None]
-        if losses and min(losses) <= best.loss + WORTH:
-            yield Alternative(name, explanation, decide, min(losses) / max(best.loss, 1e-9))
+        found = [one for k in candidates if (one := search.at(k, best.values, best.scale)) is not None]
+        if found and _as_good(search, best, other := min(found, key=lambda one: one.loss)):
+            yield Alternative(name, explanation, decide, other.loss / max(best.loss, 1e-9))
 
 
 def _ends(search: Search, best: Point) -> Iterable[Alternative]:
@@ -186,11 +211,11 @@ def _ends(search: Search, best: Point) -> Iterable[Alternative]:
     decide = "a second GPU count, quantisation or model size on the same engine: weight reads change, overhead does not"
     objective = Objective(best.model, best.scale, search.priors)
     values = named(search.world.table, best.values)
-    for name, which, value in (("overhead", "mbu", TOP_MBU), ("bandwidth", "step_s", 0.05 * values["step_s"])):
+    for name, which, value in (("overhead", "mbu", TOP_MBU), ("bandwidth", "step_s", 0.2 * values["step_s"])):
         point = best.values.copy()
         point[names.index(which)] = math.log(value)
         there, loss = minimise(objective, point, search, held=names.index(which))
-        if loss <= best.loss + WORTH:
+        if _as_good(search, best, replace(best, values=there, loss=loss)):
             told = named(search.world.table, there)
             yield Alternative(
                 name,

@@ -118,6 +118,7 @@ PHYSICS: tuple[Quantity, ...] = (
         "prompt",
     ),
 )
+UTILISATIONS = ("mfu", "mbu", "kv_mbu", "attention_mfu")
 # A measured all-reduce moves 60-100 GB/s of an H100's link (vLLM, 0.5-4 MB); as a share of the link it carries over.
 ALLREDUCE = Quantity(
     "allreduce_share",

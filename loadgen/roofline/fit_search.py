@@ -182,6 +182,11 @@ class Search:
                 here = better
         return here
 
+    def rescheduled(self, here: Point) -> Point:
+        """The point with the token budget and the way of filling a step that suit it best."""
+        found = self._tried(here, _schedules(here.knobs, self))
+        return self.at(found.knobs, found.values, found.scale) or found
+
     def _tried(self, here: Point, candidates: Iterable[Knobs]) -> Point:
         found = here
         for knobs in dict.fromkeys(candidates):

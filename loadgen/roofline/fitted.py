@@ -80,7 +80,8 @@ class Fit:
     cells: tuple[FitCell, ...]
     in_sample: Errors
     held_out: Errors | None
-    baselines: Mapping[str, Errors] = field(default_factory=dict)  # "interpolation", "regression": same held-out cells
+    # On the same held-out cells: "engine_alone" (without what it leaves over), "interpolation", "regression".
+    baselines: Mapping[str, Errors] = field(default_factory=dict)
     alternatives: tuple[Alternative, ...] = ()
     findings: tuple[Finding, ...] = ()  # of the estimation itself: bounds hit, refused shape, outlying cells
     refused: str = ""  # why the physics was refused (wrong GPU or shape), with black-box constants in its place

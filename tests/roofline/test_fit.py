@@ -60,7 +60,7 @@ def test_cells_held_out_are_predicted_from_the_others_alone() -> None:
     assert len(held) == len(cells) // 2
     assert found.held_out is not None
     assert found.held_out.itl < 0.05
-    assert found.baselines.keys() == {"interpolation", "regression"}
+    assert found.baselines.keys() == {"engine_alone", "interpolation", "regression"}
     spoilt = [replace(one, ttft_s=9 * one.ttft_s) if i == held[0] else one for i, one in enumerate(cells)]
     again = fit(spoilt, holdout="alternate", rng=np.random.default_rng(0))
     assert again.cells[held[0]].ttft_fit_s == pytest.approx(found.cells[held[0]].ttft_fit_s)
