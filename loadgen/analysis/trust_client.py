@@ -19,6 +19,11 @@ from loadgen.analysis.stats import Floats
 from loadgen.model import Finding, RunInfo, Severity
 
 _MORE_WORKERS = "use --workers 2, a faster machine, or less load"
+_QUIET_MACHINE = (
+    "this machine lets even a waiting client run {} late (p99 of its wakes): other programs, or the hypervisor, "
+    "take its time - give it a core of its own or a quieter machine"
+)
+_LATE_WAKE_S = 1e-3  # an idle Linux machine wakes a process in well under 0.1 ms
 _BUSY = 0.8  # of one core, from where waiting for the client grows quickly
 _FEW_SHARED = 0.01
 
@@ -61,8 +66,14 @@ def _late(m: Measured, delays: Floats, code: str, text: str) -> Iterator[Finding
         if severity != "info":
             share = f"{quantity(error / metric, '1')} of the" if metric > 0.0 else "more than the whole"
             message = f"{text.format(quantity(error, 's'))}, {share} {name}"
-            yield Finding(severity, code, message, error, _MORE_WORKERS)
+            yield Finding(severity, code, message, error, _advice(m))
             return
+
+
+def _advice(m: Measured) -> str:
+    """More workers help a client that is busy; they cannot help one that its machine leaves waiting."""
+    late = m.info.health.get("wake_late_p99_ns", 0.0) / 1e9
+    return _QUIET_MACHINE.format(quantity(late, "s")) if late > _LATE_WAKE_S else _MORE_WORKERS
 
 
 def loop_lag(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -74,7 +85,7 @@ def loop_lag(info: RunInfo, m: Measured) -> Iterator[Finding]:
     severity = _against_headlines(m, lag)
     if severity != "info":
         message = f"arrivals are stamped in the process, and its event loop lagged {quantity(lag, 's')} (p99)"
-        yield Finding(severity, "loop_lag", message, lag, _MORE_WORKERS)
+        yield Finding(severity, "loop_lag", message, lag, _advice(m))
 
 
 def client_cpu(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -120,7 +131,7 @@ def shared_receives(info: RunInfo, m: Measured) -> Iterator[Finding]:
     severity = rule.worst(tail, middle)
     text = f"{quantity(share, '1')} of the events shared a receive"
     text += f", up to {quantity(wait, 's')} after the client last looked"
-    advice = _MORE_WORKERS if severity != "info" else "they did arrive together: the server or a proxy sends in groups"
+    advice = _advice(m) if severity != "info" else "they did arrive together: the server or a proxy sends in groups"
     yield Finding(severity, "shared_receives", text, share, advice)
 
 

@@ -43,6 +43,8 @@ class HealthMeter:
             health["clock_steps"] = float(selector.wall.steps)
             health["loop_lag_max_ns"] = float(selector.lag_max_ns)
             health["loop_lag_p99_ns"] = lag_quantile_ns(selector.lag_histogram, health["wall_s"], 0.99)
+            if (late := wake_quantile_ns(selector.wake_histogram, 0.99)) is not None:
+                health["wake_late_p99_ns"] = late
         return health
 
 
@@ -63,3 +65,17 @@ def lag_quantile_ns(counts: list[int], wall_s: float, q: float) -> float:
         if longer_us > allowed_us:
             return float(2**i * 1000)
     return 0.0
+
+
+def wake_quantile_ns(counts: list[int], q: float) -> float | None:
+    """How late the machine let a waiting client run, at the quantile `q` over its wakes; an upper bound in ns.
+
+    `counts[i]` wakes came up to 2**i microseconds after the bytes. None when the client never waited for bytes.
+    """
+    beyond = (1 - q) * sum(counts)
+    longer = 0
+    for i in reversed(range(len(counts))):
+        longer += counts[i]
+        if longer > beyond:
+            return float(2**i * 1000)
+    return None

@@ -32,7 +32,6 @@ READ_CAP = 65_536  # bytes of one receive
 SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
 _RESYNC_NS = 200_000_000
 ANCILLARY_BYTES = 64
-_WAITED_NS = 100_000
 _REST_NS = 150_000  # between two polls while events come closer than _BUSY_NS
 _BUSY_NS = 400_000
 _timespec = struct.Struct("@ll").unpack
@@ -158,7 +157,8 @@ class StampingSelector(selectors.BaseSelector):
 
     Counters, reset by `reset_counters`: `receives`; `missing_stamps` (receives without a kernel stamp); the lag, which
     is the time that a turn of the event loop kept the client from looking: `lag_max_ns`, and a histogram in which
-    `lag_histogram[i]` counts turns of up to 2**i microseconds.
+    `lag_histogram[i]` counts turns of up to 2**i microseconds. `wake_histogram` counts likewise how long after the
+    kernel's stamp the machine let the client run that was waiting for those very bytes: nothing of that is its own.
     """
 
     def __init__(self, origin_ns: int) -> None:
@@ -174,15 +174,17 @@ class StampingSelector(selectors.BaseSelector):
         self._asks = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if HAS_KERNEL_STAMPS:
             self._asks.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-        self.blind_ns = 0
+        self._waited = False
         self.reset_counters()
 
     def reset_counters(self) -> None:
-        self._woke_ns = time.monotonic_ns()  # what has delayed the loop until now is not part of what is counted
+        # What has delayed the loop until now is not part of what is counted.
+        self._woke_ns = self._looked_ns = self._unseen_ns = time.monotonic_ns()
         self.receives = 0
         self.missing_stamps = 0
         self.lag_max_ns = 0
         self.lag_histogram = [0] * 40
+        self.wake_histogram = [0] * 40
 
     # -- the fast lane ------------------------------------------------------------------------------------------
 
@@ -205,10 +207,14 @@ class StampingSelector(selectors.BaseSelector):
         self.receives += 1
         if ancillary:
             stamp = self.wall.stamp_ns(ancillary, now)
+            if self._waited:  # these bytes ended a wait: whatever else came since then has not been seen either
+                self._waited = False
+                self._unseen_ns = min(stamp, self._woke_ns)
+                self.wake_histogram[((self._woke_ns - self._unseen_ns) // 1000).bit_length()] += 1
         else:
             self.missing_stamps += bool(data)  # the end of a stream carries no bytes, and so no stamp
             stamp = now
-        sock.log.pieces.append((stamp - self.origin_ns, data, self.blind_ns + now - self._woke_ns))
+        sock.log.pieces.append((stamp - self.origin_ns, data, now - self._unseen_ns))
         return data
 
     def _read(self, watch: Watch) -> bool:
@@ -230,10 +236,16 @@ class StampingSelector(selectors.BaseSelector):
         """One poll: read watched sockets, put the others on `ready`. Returns whether asyncio must run."""
         entered = time.monotonic_ns()
         lag = entered - self._woke_ns
-        events = self._epoll.poll(timeout, 1024)
+        events = self._epoll.poll(0.0, 1024)
+        # Only a poll that found nothing pending proves that what comes during the next one was not there before. How
+        # long a poll took would prove nothing: the machine may stand still in the middle of it.
+        self._unseen_ns, self._looked_ns = self._looked_ns, entered
+        self._waited = not events and timeout != 0.0
+        if self._waited:
+            events = self._epoll.poll(timeout, 1024)
         self._woke_ns = self._rested_ns = time.monotonic_ns()
-        # A poll that had to wait found nothing pending: whatever came then was seen at once.
-        self.blind_ns = lag if self._woke_ns - entered < _WAITED_NS else 0
+        if self._waited:
+            self._unseen_ns = self._looked_ns = self._woke_ns
         if lag > self.lag_max_ns:
             self.lag_max_ns = lag
         self.lag_histogram[(lag // 1000).bit_length()] += 1

@@ -135,6 +135,14 @@ def test_shared_receives_weigh_by_how_long_the_client_did_not_look(wait_ns: int,
     assert found(exchanges)["shared_receives"].severity == expected
 
 
+def test_a_machine_that_wakes_the_client_late_is_named_and_more_workers_are_not_advised() -> None:
+    exchanges = steady(shared_events=2, shared_wait_ns=4_000_000)
+    assert "--workers" in found(exchanges)["shared_receives"].advice
+    late = found(exchanges, stage(requests=300, health=HEALTH | {"wake_late_p99_ns": 8e6}))["shared_receives"]
+    assert "8 ms late" in late.advice or "8.00 ms late" in late.advice
+    assert "--workers" not in late.advice
+
+
 def test_process_stamps_are_mentioned() -> None:
     assert found(steady(stamp_source="process"))["process_stamps"].severity == "info"
 

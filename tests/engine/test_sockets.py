@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import selectors
 import socket
 import struct
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from loadgen.engine import sockets
+from loadgen.engine.health import wake_quantile_ns
 from loadgen.engine.sockets import HAS_KERNEL_STAMPS, StampedSocket, StampingSelector, WallOffset, Watch, open_socket
 
 MS = 1_000_000
@@ -51,6 +53,19 @@ def turn_until(selector: StampingSelector, done: Callable[[], object]) -> None:
         assert time.monotonic() < limit
 
 
+def stamped_receive(selector: StampingSelector, sock: StampedSocket, peer: socket.socket) -> None:
+    """Receive until one carries a kernel stamp: the kernel begins to stamp a moment after it was asked to."""
+    limit = time.monotonic() + 10
+    while True:
+        missing = selector.missing_stamps
+        peer.sendall(b"x")
+        time.sleep(0.01)
+        selector.receive(sock)
+        if not HAS_KERNEL_STAMPS or selector.missing_stamps == missing:
+            return
+        assert time.monotonic() < limit
+
+
 def keep(into: list[bytes], *, wake: bool) -> Callable[[bytes], bool]:
     """A watcher that keeps what it gets and always, or never, wakes asyncio."""
 
@@ -71,7 +86,8 @@ def test_the_stamp_is_of_the_arrival_not_of_the_reading(
     """The reader looks 80 ms late; the stamp is near the send all the same."""
     sock, peer = pair
     errors = []
-    time.sleep(0.1)  # the kernel begins to stamp a moment after it was asked to
+    stamped_receive(selector, sock, peer)
+    selector.reset_counters()
     for _ in range(10):
         before = time.monotonic_ns()
         peer.sendall(b"x" * 100)
@@ -107,9 +123,7 @@ def test_a_stamp_is_never_later_than_its_reading(
     """With an offset that is wrong by 30 s the stamp falls back to now, and the offset is measured again."""
     sock, peer = pair
     selector.wall.offset_ns -= 30 * S
-    peer.sendall(b"x")
-    time.sleep(0.01)
-    selector.receive(sock)
+    stamped_receive(selector, sock, peer)
     assert sock.log.pieces[-1][0] <= time.monotonic_ns()
     if HAS_KERNEL_STAMPS:
         assert abs(time.time_ns() - time.monotonic_ns() - selector.wall.offset_ns) < 50 * MS
@@ -341,6 +355,39 @@ def test_blind_time_bounds_what_the_client_did_not_see(
         if sock.log.pieces[-1][2] < 60 * MS:
             break
     assert sock.log.pieces[-1][2] < 60 * MS  # it was looking all that time: only the last poll's own turn counts
+
+
+class _StandingStill:
+    """An epoll of a machine that stands still for 60 ms when a wait of the client's ends."""
+
+    def __init__(self, real: select.epoll) -> None:
+        self.poll_now, self.close = real.poll, real.close
+        self.register, self.unregister = real.register, real.unregister
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        events = self.poll_now(timeout, most)
+        time.sleep(0.06 if timeout else 0.0)
+        return events
+
+
+@kernel
+def test_a_machine_that_stands_still_is_told_from_a_client_that_is_busy(
+    selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]
+) -> None:
+    sock, peer = pair
+    stamped_receive(selector, sock, peer)
+    selector._epoll = _StandingStill(selector._epoll)  # type: ignore[assignment]
+    selector.watch(Watch(sock, lambda data: True, lambda lost: None))
+    selector.reset_counters()
+    timer = threading.Timer(0.5, peer.sendall, args=(b"b",))  # by then it has looked, seen nothing, and waits
+    timer.start()
+    selector.select(None)
+    timer.join()
+    assert sock.log.pieces[-1][1] == b"b"
+    assert sock.log.pieces[-1][2] > 30 * MS
+    late = wake_quantile_ns(selector.wake_histogram, 0.99)
+    assert late is not None
+    assert late > 30 * MS
 
 
 def test_the_end_of_file_and_a_reset_reach_the_watch(selector: StampingSelector) -> None:
