@@ -7,7 +7,6 @@ Why: `predict`, `simulate` and `run` must read `--gpu custom` or `--shape config
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -73,21 +72,9 @@ def read_shape(name: str) -> ModelShape:
     Raises:
         UsageError: unknown name, unreadable file, or a file without the dimensions.
     """
-    from loadgen.roofline.catalog import shape
-    from loadgen.roofline.hfconfig import shape_from_config
+    from loadgen.store.shapefile import read_shape as read
 
-    path = Path(name)
-    if path.suffix != ".json":
-        return shape(name)
-    import json
-
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as bad:
-        raise UsageError(f"cannot read it: {bad}", where=name, do="give a model's config.json") from bad
-    if not isinstance(config, dict):
-        raise UsageError("not a JSON object", where=name, do="give a model's config.json")
-    return shape_from_config(config, name)
+    return read(name)
 
 
 def read_dtypes(gpu: Gpu, dtype: str = "bf16", weights: str = "", compute: str = "", kv: str = "") -> Dtypes:

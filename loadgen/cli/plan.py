@@ -128,11 +128,13 @@ def _cost(given: dict[str, Any]) -> tuple[Cost | None, str]:
     if not (given["gpu"] and given["shape"]):
         return None, "for an 8B model on one H100 (name yours: --gpu, --shape)"
     from loadgen.plan.profile import Cost
-    from loadgen.roofline.named import Words, deployment
+    from loadgen.roofline.named import Known, Words, deployment
     from loadgen.roofline.passes import LITERATURE, decode_pass, prefill_pass, step_law
+    from loadgen.store.shapefile import read_shape
 
     kinds = {name: given[name] or "" for name in ("weights", "compute", "kv")}
-    where = deployment(Words(given["gpu"], given["gpus"], given["shape"], given["dtype"], **kinds))
+    words = Words(given["gpu"], given["gpus"], dtype=given["dtype"], **kinds)
+    where = deployment(words, Known(shape=read_shape(given["shape"])))
     assert where is not None
     law = step_law(where, LITERATURE)
     alone, many = (decode_pass(law, batch, 1024.0).time_s for batch in (1, 65))

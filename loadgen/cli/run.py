@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @click.option(
     "--gpus", type=click.IntRange(1), default=1, show_default=True, help="How many of them (tensor parallel)."
 )
-@click.option("--shape", help="Model shape, for the roofline, such as llama-3.1-8b.")
+@click.option("--shape", help="Model shape, for the roofline, such as llama-3.1-8b, or a config.json.")
 @click.option("--dtype", default="bf16", show_default=True, help="Data type, for the roofline: bf16, fp8, w4a16, ...")
 @click.option("--weights", help="Type of the weights, in place of the data type's.")
 @click.option("--compute", help="Type of the matrix products, in place of the data type's.")
@@ -94,13 +94,24 @@ def recipe_of(given: dict[str, Any], search: dict[str, Any] | None = None) -> Re
     return Recipe(
         sys.argv,
         dict(read_note(text) for text in given["note"]),
-        {key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")},
+        _hardware(given),
         given["slo"],
         given["until"],
         given["stop_on"],
         search,
         dict(read_fact(text) for text in given["provenance"]),
     )
+
+
+def _hardware(given: dict[str, Any]) -> dict[str, Any]:
+    """What the endpoint is said to run on, in words that need no file beside the run."""
+    found = {key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")}
+    if found["shape"]:
+        from loadgen.roofline.catalog import spelled
+        from loadgen.store.shapefile import is_shape_file, read_shape
+
+        found["shape"] = spelled(read_shape(found["shape"])) if is_shape_file(found["shape"]) else found["shape"]
+    return found
 
 
 def finish(run_dir: Path, slo: tuple[str, ...], *, report: bool, interrupted: bool) -> int:

@@ -240,9 +240,9 @@ def _gpu(text: str) -> Any:
 
 
 def _shape(text: str) -> Any:
-    from loadgen.roofline.catalog import shape
+    from loadgen.store.shapefile import read_shape
 
-    return shape(text)
+    return read_shape(text)
 
 
 def _dtype(text: str) -> Any:

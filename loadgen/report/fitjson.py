@@ -16,6 +16,7 @@ from typing import Any
 
 from loadgen.model import Finding
 from loadgen.roofline.account import parameters
+from loadgen.roofline.catalog import spelled
 from loadgen.roofline.causes import FORMULAS, Cause
 from loadgen.roofline.fitted import Errors, Fit, FitCell
 from loadgen.roofline.passes import Deployment
@@ -75,7 +76,7 @@ def _facts(where: Deployment | None) -> dict[str, Any]:
     return {
         "gpu": where.gpu.name,
         "gpus": where.gpus,
-        "shape": where.shape.name,
+        "shape": spelled(where.shape),
         "dtype": next((name for name, preset in PRESETS.items() if preset == types), "/".join(types)),
         "dtypes": asdict(where.dtypes),
         "peak_flop_per_s": None if rate is None else where.gpus * rate,

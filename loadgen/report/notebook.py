@@ -129,13 +129,14 @@ class Run:
         Raises:
             UsageError: no stage can be fitted, or the hardware is unknown.
         """
-        from loadgen.roofline import catalog, named
+        from loadgen.roofline import named
         from loadgen.roofline.fit import fit
+        from loadgen.store.shapefile import read_shape
 
         known = named.Known(
             gpu=named.find_gpu(gpu) if gpu else None,
             gpus=gpus,
-            shape=catalog.shape(shape) if shape else None,
+            shape=read_shape(shape) if shape else None,
             dtype=dtype,
         )
         return fit(read_run_cells(self.path, known).cells, holdout=holdout, rng=np.random.default_rng(seed))

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from loadgen.errors import UsageError
 from loadgen.roofline.naming import closest, plain, quantity, words_without
+from loadgen.roofline.ownshape import OWN, parse_shape, write_shape
 from loadgen.roofline.shapes import ModelShape
 
 # Words in a Hugging Face or nvidia-smi name that say nothing about size: tuning, packaging, vendor.
@@ -123,14 +124,23 @@ def gpu(name: str) -> Gpu:
 def shape(name: str) -> ModelShape:
     """The model shape of that name: catalogue name, alias or a Hugging Face name of the same model.
 
+    One that is not in the catalogue is written out (`spelled`).
+
     Raises:
         UsageError: no such shape; says which names are near.
     """
+    if name.startswith(OWN):
+        return parse_shape(name)
     rows, keys = _shape_table()
     found = keys.get(words_without(name, _MODEL_NOISE))
     if found is None:
         _unknown("shape", name.rsplit("/", 1)[-1], [row.name for row in rows], "the path of a config.json")
     return rows[found]
+
+
+def spelled(one: ModelShape) -> str:
+    """What `shape` reads as this shape again: its name in the catalogue, or its dimensions written out."""
+    return one.name if one in shapes() else write_shape(one)
 
 
 def custom_gpu(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.roofline.ownshape import SOURCE
 from loadgen.roofline.shapes import ModelShape
 
 # dimension -> keys that hold it, first found wins
@@ -30,20 +31,22 @@ _KEYS: dict[str, tuple[str, ...]] = {
 _UNGATED = frozenset({"bloom", "gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcoder2", "gpt_bigcode", "mpt"})
 
 
-def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
+def shape_from_config(config: Mapping[str, Any], name: str, *, where: str = "") -> ModelShape:
     """The shape that a `config.json` describes (its text part, where it has several).
 
     Args:
         config: the parsed object.
-        name: what to call the model, and the place named in errors.
+        name: what to call the model.
+        where: the place named in errors; else the name.
 
     Raises:
         UsageError: a dimension is missing or impossible.
     """
+    where = where or name
     inner = config.get("text_config")
     text: Mapping[str, Any] = inner if isinstance(inner, Mapping) else config
     kind = str(text.get("model_type", config.get("model_type", "")))
-    layers, hidden, heads = (_need(text, key, name) for key in ("layers", "hidden", "heads"))
+    layers, hidden, heads = (_need(text, key, where) for key in ("layers", "hidden", "heads"))
     window, window_layers, chunked = _windows(text, layers)
     try:
         return ModelShape(
@@ -54,18 +57,18 @@ def shape_from_config(config: Mapping[str, Any], name: str) -> ModelShape:
             heads=heads,
             kv_heads=1 if text.get("multi_query") else _find(text, "kv_heads") or heads,
             head_dim=int(text.get("head_dim") or hidden // heads),
-            vocab=_need(text, "vocab", name),
+            vocab=_need(text, "vocab", where),
             tied_embeddings=bool(text.get("tie_word_embeddings", config.get("tie_word_embeddings", _ties(kind)))),
             ffn_matrices=2 if kind in _UNGATED else 3,
-            **_experts(text, layers, kind, name),
+            **_experts(text, layers, kind, where),
             **_latent(text),
             window=window,
             window_layers=window_layers,
             window_chunked=chunked,
-            source="config.json",
+            source=SOURCE,
         )
     except ValueError as bad:
-        raise UsageError(str(bad), where=name, do="check the file") from bad
+        raise UsageError(str(bad), where=where, do="check the file") from bad
 
 
 def _find(text: Mapping[str, Any], dimension: str) -> int | None:

@@ -14,10 +14,13 @@ from click.testing import CliRunner
 
 from loadgen.cli import cli
 from loadgen.cli.run import command as run_command
+from loadgen.cli.run import recipe_of
 from loadgen.cli.search import SEARCH_OPTIONS
 from loadgen.cli.spec import dump_spec, is_search, read_spec, schema, spec_model, with_spec
 from loadgen.cli.stages import stages_from
+from loadgen.cli.values import check
 from loadgen.errors import UsageError
+from loadgen.roofline import catalog
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
@@ -68,6 +71,77 @@ def test_flags_written_as_a_spec_give_the_same_run_again(tmp_path: Path, flags: 
     assert (url_again, given_again) == (url, given)
     assert dump_spec(again, url_again, given_again) == text
     assert stages_from(given_again) == stages_from(given)
+
+
+# A value for each flag whose text has a grammar; the others are taken by their type.
+_TEXTS = {
+    "concurrency": "1,4",
+    "rate": "2,4.5",
+    "mix": "70,30",
+    "trace": "/t.csv",
+    "trace_speed": "1,2",
+    "trace_slice": "10m..20m",
+    "arrivals": "gamma:2",
+    "budget": "10m",
+    "duration": "90s",
+    "prompt_tokens": "uniform:5..9",
+    "tokenizer": "/t.json",
+    "output_tokens": "7",
+    "workers": "2",
+    "until": "p99(ttft) within 5%",
+    "cooldown": "10s",
+    "extra_body": '{"a": {"b": [1, null]}}',
+    "ca": "/a.pem",
+    "shape": "/m/config.json",
+    "gpu": "h200-sxm",
+    "dtype": "fp8",
+    "weights": "fp8",
+    "compute": "fp8",
+    "kv": "fp8",
+    "workload": "story",
+    "stop_on": "error_rate > 5%",
+    "slo": "p99(ttft) < 1s",
+    "note": "a=b: c",
+    "provenance": "driver=570.86",
+    **{f"timeout_{name}": "7s" for name in ("connect", "first", "idle", "total")},
+}
+
+
+def _words(option: click.Option) -> list[str]:
+    """The flag with a value that is not its default."""
+    if option.is_flag:
+        return [option.opts[-1]]
+    if isinstance(option.type, click.Choice):
+        return [option.opts[-1], option.type.choices[-1]]
+    number = "5" if isinstance(option.type, click.IntRange | click.FloatRange) else None
+    return [option.opts[-1], _TEXTS.get(option.name or "") or number or "word"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [p for p in run_command.params if isinstance(p, click.Option) and p.name not in ("dump_spec", "resume", "header")],
+    ids=lambda option: option.name,
+)
+def test_every_flag_is_written_as_its_key_and_read_back(tmp_path: Path, option: click.Option) -> None:
+    context, url, given = _parsed(URL, *_words(option))
+    text = dump_spec(context, url, given)
+    assert f"\n{option.name}:" in text
+    _, url_again, given_again = _parsed(_spec(tmp_path, text))
+    assert (url_again, given_again) == (url, given)
+
+
+def test_a_models_own_file_counts_from_the_spec_and_is_kept_as_dimensions(tmp_path: Path) -> None:
+    folder = tmp_path / "Tiny-Model"
+    folder.mkdir()
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    _, _, given = _parsed(_spec(folder, f"url: {URL}\ngpu: h100-sxm\nshape: config.json\n"))
+    check(given)
+    kept = recipe_of(given).roofline["shape"]
+    (folder / "config.json").unlink()
+    assert (catalog.shape(kept).name, catalog.shape(kept).layers) == ("Tiny-Model", 2)
+    with pytest.raises(UsageError, match="cannot read it"):
+        check(given)
 
 
 def test_facts_about_the_server_are_a_block_of_their_own(tmp_path: Path) -> None:

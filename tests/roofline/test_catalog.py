@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from importlib import resources
 
 import pytest
@@ -179,6 +180,22 @@ def test_a_config_json_gives_the_shape_of_the_catalogue(config: dict[str, object
         where = [Deployment(catalog.gpu("h100"), gpus, shape, Dtypes()) for shape in (read, known)]
         assert step_law(where[0]) == step_law(where[1])
     assert read.total_params == known.total_params
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT_OSS, DEEPSEEK, GEMMA, MAVERICK])
+def test_a_shape_of_ones_own_is_kept_as_text(config: dict[str, object]) -> None:
+    shape = shape_from_config(config, "My-Model: 7B, v2")
+    text = catalog.spelled(shape)
+    again = catalog.shape(text)
+    assert again == replace(shape, name="My-Model- 7B- v2")
+    assert catalog.spelled(again) == text
+    assert catalog.spelled(catalog.shape("llama-3.1-8b")) == "Llama-3.1-8B"
+
+
+@pytest.mark.parametrize("facts", ["", "layers=2", "layers=two,hidden=3", "layers=2,colour=3", "layers"])
+def test_a_shape_written_out_wrongly_is_refused(facts: str) -> None:
+    with pytest.raises(UsageError, match=r"custom:NAME:layers=32"):
+        catalog.shape(f"custom:Mine:{facts}")
 
 
 def test_a_config_without_dimensions_is_named() -> None:
