@@ -86,7 +86,14 @@ class WarmUp:
         if self._server is None:
             return None
         try:
+            known = self._server.knows(workload.kind)
+            if not known:
+                self._say(f"{workload.name}: asking the server for the tokens of what its prompts are made of ...")
             table = await self._server.table(workload.kind)
+            if not known:
+                self._say(
+                    f"{workload.name}: ... {table.pieces:,} pieces by {self._server.asked} questions to /tokenize"
+                )
             if table.off_tokens > _MOST_OFF:
                 raise EndpointError("the server's counts do not add up")
         except EndpointError as bad:

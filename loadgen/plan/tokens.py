@@ -24,7 +24,7 @@ _SAMPLES = (40, 64, 100, 160, 250, 400, 640, 1_000, 1_600)  # tokens of the sect
 _EXACT = 1  # tokens by which a sample may be off for units to count as independent
 
 Source = Literal["tokenizer", "server"]
-# What counting asks for (texts, all at once) and is given (their tokens), until the table is complete.
+# What counting asks for (texts of one sort) and is given (their tokens), until the table is complete.
 Counting = Generator[list[str], list[int], "Counted"]
 
 
@@ -71,6 +71,11 @@ class Counted:
     off_tokens: int = 0
     overhead_tokens: int = 0
     check: Callable[[str], int] | None = None
+
+    @property
+    def pieces(self) -> int:
+        """How many units were counted."""
+        return sum(len(some) for some in (self.table.first, self.table.words, self.table.asks, self.table.lines))
 
     def sizes(self, kind: str) -> Sizes:
         """Sizes of the units of the kind that was counted, in tokens."""
@@ -124,14 +129,10 @@ def counting(kind: str, source: Source) -> Counting:
     """
     of = units(kind)
     whole = [*of.asks, *of.lines]
-    groups = (
-        ["a", "a a", "a\na"],
-        [f"{unit} a" for unit in of.first],
-        [f"a{unit}" for unit in of.words],
-        [f"a\n{unit}a" for unit in whole],
-    )
-    counts = np.asarray((yield [text for group in groups for text in group]), dtype=np.int64)
-    base, first, words, lines = np.split(counts, np.cumsum([len(group) for group in groups])[:-1])
+    base = np.asarray((yield ["a", "a a", "a\na"]), dtype=np.int64)
+    first = np.asarray((yield [f"{unit} a" for unit in of.first]), dtype=np.int64)
+    words = np.asarray((yield [f"a{unit}" for unit in of.words]), dtype=np.int64)
+    lines = np.asarray((yield [f"a\n{unit}a" for unit in whole]), dtype=np.int64)
     lines = np.maximum(lines - base[2], 1)
     table = Sizes(
         np.maximum(first - (base[1] - base[0]), 1),
