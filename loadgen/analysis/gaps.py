@@ -1,7 +1,7 @@
 """One pass over the token events of a stage: exact tallies of gaps, token counts by time, block histograms.
 
 Knows: the compressed event columns of the frame. Must not know: which metric needs what, limits, units of display.
-Why: a run may hold tens of millions of events. They are read once, a million at a time, as the 4-byte gaps that they
+Why: a run may hold tens of millions of events. They are read once, a part at a time, as the 4-byte gaps that they
 are stored in; what remains is small (counts by value, sums by block), and every statistic comes from that.
 """
 
@@ -22,7 +22,7 @@ from loadgen.analysis.windows import Mask, Window
 
 Numbers = npt.NDArray[np.integer[Any]] | Floats
 
-CHUNK_EVENTS = 1 << 20
+CHUNK_EVENTS = 1 << 18  # what a core's cache holds: a million at a time take half as long again
 _EXACT_US = 1 << 21  # gaps below this are counted one by one in an array, the few longer ones in a list
 _FINE_BITS = 9  # 512 histogram bins for each factor of two; only bounds come from them, points are exact
 _BIN_OF_ONE = 1023 << _FINE_BITS
@@ -66,35 +66,49 @@ def tally(values: Numbers, counts: Numbers) -> Tally:
 
 @dataclass(slots=True)
 class Blocks:
-    """Values over time: for each time block (row) the count in each fine bin, and the sums behind the mean."""
+    """Values over time: for each time block (row) the count in each fine bin that holds any, and what is behind the
+    mean."""
 
-    histogram: Floats = field(default_factory=lambda: np.zeros((MAX_BLOCKS, 0)))
+    bins: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # ascending
+    histogram: Floats = field(default_factory=lambda: np.zeros((MAX_BLOCKS, 0)))  # a column for each of them
+    counts: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))  # values in each block
     sums: Floats = field(default_factory=lambda: np.zeros(MAX_BLOCKS))
     draws: dict[float, Floats] = field(default_factory=dict)  # of each quantile that was asked for
 
-    @property
-    def counts(self) -> Floats:
-        """Values in each block."""
-        return np.asarray(self.histogram.sum(axis=1), dtype=np.float64)
-
     def add(self, block: Ints, micros: Numbers, weights: Floats | None) -> None:
         """Count values (microseconds) of these blocks, each `weights` times."""
+        if len(micros) == 0:
+            return
         bins = _bin(micros)
-        wide = max(int(bins.max(initial=-1)) + 1, self.histogram.shape[1])
-        if wide > self.histogram.shape[1]:
-            self.histogram = np.pad(self.histogram, ((0, 0), (0, wide - self.histogram.shape[1])))
-        flat = np.bincount(block * wide + bins, weights=weights, minlength=MAX_BLOCKS * wide)
-        self.histogram += flat.reshape(MAX_BLOCKS, wide)
+        lowest = int(bins.min())
+        wide = int(bins.max()) - lowest + 1
+        flat = np.bincount(block * wide + (bins - lowest), weights=weights, minlength=MAX_BLOCKS * wide)
+        counted = flat.reshape(MAX_BLOCKS, wide)
+        used = np.flatnonzero(counted.any(axis=0))
+        self._merge(used + lowest, counted[:, used])
         weighted = micros if weights is None else micros * weights
         self.sums += np.bincount(block, weights=weighted, minlength=MAX_BLOCKS) / 1e6
+
+    def _merge(self, bins: Ints, counted: npt.NDArray[Any]) -> None:
+        both = np.union1d(self.bins, bins)
+        if len(both) > len(self.bins):
+            wider = np.zeros((MAX_BLOCKS, len(both)))
+            wider[:, np.searchsorted(both, self.bins)] = self.histogram
+            self.bins, self.histogram = both, wider
+        self.histogram[:, np.searchsorted(both, bins)] += counted
+        self.counts += counted.sum(axis=1)
 
     def coarse(self, per_octave: int) -> tuple[Floats, Floats]:
         """For drawing: counts [time blocks, bins] in `per_octave` (a power of two) bins for each factor of two, and the
         lower edge of each bin in seconds, one more than there are bins."""
         width = (1 << _FINE_BITS) // per_octave
-        bins = -(-self.histogram.shape[1] // width)
-        filled = np.pad(self.histogram, ((0, 0), (0, bins * width - self.histogram.shape[1])))
-        return filled.reshape(MAX_BLOCKS, bins, width).sum(axis=2), _edge(np.arange(bins + 1) * width) / 1e6
+        lowest, place = (int(self.bins[0]) // width, self.bins // width) if len(self.bins) else (0, self.bins)
+        wide = int(place[-1]) - lowest + 1 if len(place) else 0
+        found = np.zeros((MAX_BLOCKS, wide))
+        if wide:
+            starts = np.flatnonzero(np.diff(place, prepend=-1))
+            found[:, place[starts] - lowest] = np.add.reduceat(self.histogram, starts, axis=1)
+        return found, _edge((lowest + np.arange(wide + 1)) * width) / 1e6
 
     def mean(self, resampler: Resampler, tail: float) -> Estimate:
         """Mean in seconds, with block-bootstrap bounds."""
@@ -115,12 +129,12 @@ class Blocks:
     def drawn(self, qs: Collection[float], resampler: Resampler, size: int) -> dict[float, Floats]:
         """Quantiles (seconds) of each resample of the blocks, joined by `size`; empty where there are too few blocks.
         Several at once: the resampled histograms are the costly part."""
-        used = np.flatnonzero(self.histogram.any(axis=0))
-        joined = stats.join(self.histogram[:, used], size)
+        joined = stats.join(self.histogram, size)
         if np.count_nonzero(joined.any(axis=1)) < stats.MIN_BLOCKS:
             return {q: np.zeros(0) for q in qs}
         cumulative = np.cumsum(resampler.weights(len(joined)) @ joined, axis=1)
-        return {q: stats.bin_quantiles(cumulative, _edge(used), _edge(used + 1), q) / 1e6 for q in qs}
+        low, high = _edge(self.bins), _edge(self.bins + 1)
+        return {q: stats.bin_quantiles(cumulative, low, high, q) / 1e6 for q in qs}
 
 
 @dataclass(slots=True)

@@ -55,9 +55,9 @@ def write_report(run_dir: Path, *, redact: bool = False) -> Path:
     Raises:
         StorageError: there is no run, or the folder cannot be written.
     """
-    summary = load(run_dir, redact=redact)
-    path = write(run_dir / REPORT, render(summary, "html"))
-    write(run_dir / COMMENT, render(summary, "md"))
+    shown = view(load(run_dir, redact=redact))
+    path = write(run_dir / REPORT, _page(shown))
+    write(run_dir / COMMENT, _comment(shown))
     return path
 
 
@@ -73,8 +73,7 @@ def render(summary: Summary, fmt: str) -> str:
     return FORMATS[fmt](summary)
 
 
-def _html(summary: Summary) -> str:
-    shown = view(summary)
+def _page(shown: dict[str, Any]) -> str:
     charts = figures.build(shown["series"])
     if shown["fit"] is not None:
         charts |= figures.fit(shown["fit"]["series"])
@@ -96,8 +95,8 @@ def _script(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _markdown(summary: Summary) -> str:
-    return environment().get_template("summary.md.j2").render(view=view(summary))
+def _comment(shown: dict[str, Any]) -> str:
+    return environment().get_template("summary.md.j2").render(view=shown)
 
 
 def _json(summary: Summary) -> str:
@@ -129,7 +128,12 @@ def _csv(summary: Summary) -> str:
     return out.getvalue()
 
 
-FORMATS: dict[str, Callable[[Summary], str]] = {"html": _html, "md": _markdown, "json": _json, "csv": _csv}
+FORMATS: dict[str, Callable[[Summary], str]] = {
+    "html": lambda summary: _page(view(summary)),
+    "md": lambda summary: _comment(view(summary)),
+    "json": _json,
+    "csv": _csv,
+}
 
 
 def _breakable(text: str) -> markupsafe.Markup:

@@ -279,10 +279,8 @@ def _read_rows(parts: list[Path]) -> tuple[FrameBuilder, list[Finding]]:
     seen: set[tuple[int, int]] = set()
     for part in parts:
         for row in _rows_of(part):
-            if row == "torn":
-                torn += 1
-            elif row == "damaged":
-                damaged += 1
+            if isinstance(row, str):
+                torn, damaged = torn + (row == "torn"), damaged + (row == "damaged")
             elif (row.stage, row.request_id) in seen:
                 twice += 1
             else:
