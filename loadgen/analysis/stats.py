@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -81,6 +80,8 @@ def order_ranks(n: int, q: float, tail: float) -> tuple[int, int]:
     With B ~ Binomial(n, q) the number of values below the quantile: lower rank l is the largest with P(B < l) <= tail,
     upper rank u the smallest with P(B >= u) <= tail. 0 and n + 1 mean that no value of the sample is such a bound.
     """
+    from scipy import special  # imported here: a run without bounds does not wait for it
+
     low = _first(n, lambda k: bool(special.bdtr(k, n, q) > tail))
     high = _first(n, lambda k: bool(special.bdtr(k, n, q) >= 1.0 - tail)) + 1
     return low, min(high, n + 1)
@@ -122,6 +123,8 @@ def mean(values: Floats, tail: float = TABLE_TAIL) -> Estimate:
     middle = float(np.mean(values))
     if n == 1 or not math.isfinite(middle):
         return Estimate(middle, -math.inf, math.inf, n, False)
+    from scipy import special  # imported here: a run without bounds does not wait for it
+
     half = float(special.stdtrit(n - 1, 1.0 - tail)) * float(np.std(values, ddof=1)) / math.sqrt(n)
     return Estimate(middle, middle - half, middle + half, n)
 
@@ -130,6 +133,8 @@ def proportion(hits: int, n: int, tail: float = TABLE_TAIL) -> Estimate:
     """Share `hits / n` with exact (Clopper-Pearson) bounds: never below the confidence that they claim."""
     if n == 0:
         return NOTHING
+    from scipy import special  # imported here: a run without bounds does not wait for it
+
     low = 0.0 if hits == 0 else float(special.betaincinv(hits, n - hits + 1, tail))
     high = 1.0 if hits == n else float(special.betaincinv(hits + 1, n - hits, 1.0 - tail))
     return Estimate(hits / n, low, high, n)
@@ -174,6 +179,8 @@ def widening(numerator: Floats, denominator: Floats, tail: float) -> float:
     Measured on autoregressive series of 64 blocks: 95 % bounds cover 96, 94, 90 and 84 % at lag-1 correlations of 0,
     0.3, 0.6 and 0.8, where plain draws cover 94, 89, 85 and 71 %.
     """
+    from scipy import special  # imported here: a run without bounds does not wait for it
+
     k = len(numerator)
     student = float(special.stdtrit(k - 1, 1.0 - tail) / special.ndtri(1.0 - tail))
     left = max(neighbour_correlation(numerator, denominator), 0.0)

@@ -16,20 +16,23 @@ from loadgen.model import Framing, Piece
 _MAX_SIZE_LINE = 8192  # bytes of a chunk-size or trailer line
 _MAX_BODY = 1 << 30  # bytes after decompression: beyond this it is an attack or a fault, not an answer
 _INFLATED = 1 << 20  # bytes that one step of decompression may produce: a small piece can hold a bomb
-_IDENTITY = ("", "identity")
+IDENTITY = ("", "identity")
 _HEX = b"0123456789abcdefABCDEF"
 _SIZES = {b"%x" % size: size for size in range(1, 4096)}  # the size lines of nearly all chunks that carry an event
 
 
-def payload(pieces: Iterable[Piece], framing: Framing, encoding: str = "") -> Iterator[Piece]:
+def payload(
+    pieces: Iterable[Piece], framing: Framing, encoding: str = "", chunks: Dechunker | None = None
+) -> Iterator[Piece]:
     """The body's own bytes with the stamps of the pieces that carried them; empty pieces are left out.
 
-    `encoding` is the `content-encoding` header. Raises WireError where the bytes break their framing, after all that
+    `encoding` is the `content-encoding` header; `chunks` takes off the chunked framing (a caller that leaves out pieces
+    must know that none is unfinished). Raises WireError where the bytes break their framing, after all that
     came before has been yielded.
     """
-    plain = _unchunked(pieces) if framing == "chunked" else iter(pieces)
+    plain = _unchunked(pieces, chunks or Dechunker()) if framing == "chunked" else iter(pieces)
     for name in reversed([part.strip().lower() for part in encoding.split(",")]):
-        if name not in _IDENTITY:
+        if name not in IDENTITY:
             plain = _inflated(plain, name)
     total = 0
     for stamp, data, blind in plain:
@@ -54,12 +57,17 @@ class Dechunker:
         self.ended = False
         self.broken: str | None = None
 
+    @property
+    def idle(self) -> bool:
+        """No chunk is unfinished: what comes next begins one."""
+        return self._state == "size" and not self._line and self.broken is None
+
     def feed(self, data: bytes) -> bytes:
         """The payload in `data`, up to where the framing breaks."""
-        if self._state == "size" and not self._line:  # the usual case: one whole chunk
+        if self.idle:  # the usual case: one whole chunk
             start = data.find(b"\r\n", 0, 8)
             left = _SIZES.get(data[:start], 0)
-            if left and len(data) == start + left + 4 and data.endswith(b"\r\n") and self.broken is None:
+            if left and len(data) == start + left + 4 and data.endswith(b"\r\n"):
                 return data[start + 2 : -2]
         out: list[bytes] = []
         at, size = 0, len(data)
@@ -99,8 +107,7 @@ class Dechunker:
             self._state = "data" if self._left else "trailer"
 
 
-def _unchunked(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    decoder = Dechunker()
+def _unchunked(pieces: Iterable[Piece], decoder: Dechunker) -> Iterator[Piece]:
     for stamp, data, blind in pieces:
         yield stamp, decoder.feed(data), blind
         if decoder.broken is not None:

@@ -88,16 +88,16 @@ def _token_events(stream: Stream, streamed: int | None) -> list[TokenEvent]:
     untold = {"middle": 0, "final": 0}
     sure = 0  # tokens of the events that need no total
     for event in events:
-        if not event.blank or event.count:
-            sure += 1 if event.count is None else event.count
-        elif event.count is event.total is None and event.blank in untold:
+        if not event.blank or event.tokens:
+            sure += 1 if event.tokens is None else event.tokens
+        elif event.tokens is event.total is None and event.blank in untold:
             untold[event.blank] += 1
     accepted = set() if running or streamed is None else _fitting(untold, streamed - sure, stream)
     chosen: list[TokenEvent] = []
     before = 0 if streamed is None else max(0, stream.usage.get("output", 0) - streamed)  # hidden reasoning comes first
     for event in events:
         grew = running and event.total is not None and event.total > before and event.blank != "role"
-        told = bool(event.count) or grew or (event.count is event.total is None and event.blank in accepted)
+        told = bool(event.tokens) or grew or (event.tokens is event.total is None and event.blank in accepted)
         if not event.blank or told:
             chosen.append(event)
         before = max(before, event.total or 0)
@@ -131,7 +131,7 @@ def _stated(events: Sequence[TokenEvent], hidden: int, answers: int) -> list[int
         # A usage that repeats the final total on every event, or falls, is no running count.
         if min(steps) >= 0 and totals[0] < totals[-1]:
             return steps
-    counts = [event.count for event in events if event.count is not None]
+    counts = [event.tokens for event in events if event.tokens is not None]
     return counts if len(counts) == len(events) else None
 
 

@@ -12,10 +12,12 @@ the next has the same bytes around a text that needs no unescaping, JSON cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+
+from loadgen.model import Piece
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Nothing = Annotated[list[Any], msgspec.Meta(max_length=0)] | None
@@ -142,6 +144,43 @@ class Shape(NamedTuple):
             return None
         # Control characters are no JSON, and whatever else does not print is rare enough for the slow way.
         return text if text and text.isprintable() else None
+
+    def run(self, pieces: Sequence[Piece]) -> list[str]:
+        """The texts of the receives from the first on that are each one HTTP chunk with one event of this shape.
+
+        The length of a receive tells what its chunk's size line must be, so that two comparisons check the framing
+        and all of the event but its text.
+        """
+        begins: dict[int, bytes] = {}
+        end = self.tail + b"\r\n"
+        before_text, texts = -len(end), []
+        for _, data, _ in pieces:
+            size = len(data)
+            begin = begins.get(size)
+            if begin is None:
+                begin = begins[size] = self._begin(size)
+            if not (data.startswith(begin) and data.endswith(end)):
+                break
+            inside = data[len(begin) : before_text]
+            if b'"' in inside or b"\\" in inside:
+                break
+            try:
+                text = inside.decode()
+            except UnicodeDecodeError:
+                break
+            if not text or not text.isprintable():
+                break
+            texts.append(text)
+        return texts
+
+    def _begin(self, size: int) -> bytes:
+        """How a receive of `size` bytes begins that is one whole chunk: size line and head. (What no receive begins
+        with, if no chunk can be that long: its size line would have one digit more or less.)"""
+        for digits in range(1, 5):
+            line = b"%x" % max(size - digits - 4, 0)
+            if len(line) == digits:
+                return line + b"\r\n" + self.head
+        return b"\r\n"
 
 
 def shape(data: bytes, plain: Plain) -> Shape | None:

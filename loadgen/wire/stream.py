@@ -9,13 +9,15 @@ comments are none. An event whose text is empty is kept as *blank*: only a count
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from loadgen.errors import WireError
-from loadgen.model import Capture
-from loadgen.wire.body import payload
+from loadgen.model import Capture, Piece
+from loadgen.wire.body import IDENTITY, Dechunker, payload
 from loadgen.wire.dialects import Choice, read
 from loadgen.wire.plain import PLAIN, Plain, Shape, shape
 from loadgen.wire.reasons import error_of
@@ -31,8 +33,7 @@ _BEFORE = b"\xef\xbb\xbf \t\r\n"  # what may stand before a document
 _DOCUMENT = (b"<", b"{", b"[")  # how HTML and JSON begin, and no event stream does
 
 
-@dataclass(slots=True)
-class TokenEvent:
+class TokenEvent(msgspec.Struct, frozen=True, gc=False):
     """One event that carries text, or may carry tokens without any."""
 
     at_ns: int
@@ -40,7 +41,7 @@ class TokenEvent:
     piece: int  # which receive completed it
     visible: bool
     blank: Blank = ""
-    count: int | None = None  # tokens, where the event itself tells
+    tokens: int | None = None  # of this event, where the event itself tells
     total: int | None = None  # output tokens so far, where the event itself tells
 
 
@@ -113,13 +114,18 @@ def _read_body(capture: Capture, stream: Stream, breathe: Callable[[], object] |
     size = 0
     begun = document = False
     stamp, blind, piece = 0, 0, 0
+    source, chunks = _Source(capture.body), Dechunker()
+    runs = capture.framing == "chunked" and encoding in IDENTITY
     try:
-        for piece, (stamp, data, blind) in enumerate(payload(capture.body, capture.framing, encoding)):
-            if breathe is not None and piece % _BREATH == _BREATH - 1:
+        for stamp, data, blind in payload(source, capture.framing, encoding, chunks):
+            piece += 1
+            if breathe is not None and piece % _BREATH == 0:
                 breathe()
             # Nearly every piece of nearly every stream is one event that differs from the last by its text alone.
             if known is not None and decoder.idle and (text := known.text(data)) is not None:
                 _take_plain(stream, (known.visible, text, None), stamp, blind, piece)
+                if runs and chunks.idle and not stream.finished:
+                    piece = _take_runs(stream, known, source, piece, breathe)
                 continue
             if not begun:
                 start = data.lstrip(_BEFORE)
@@ -143,6 +149,46 @@ def _read_body(capture: Capture, stream: Stream, breathe: Callable[[], object] |
     finally:
         stream.is_sse = decoder.saw_field
         stream.raw = b"" if stream.is_sse else b"".join(kept)
+
+
+class _Source:
+    """The pieces of a body, one after another; `ahead()` are those that come next, `skip(n)` leaves n of them out."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces, self._at = pieces, 0
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        if self._at >= len(self._pieces):
+            raise StopIteration
+        self._at += 1
+        return self._pieces[self._at - 1]
+
+    def ahead(self) -> Sequence[Piece]:
+        return self._pieces[self._at : self._at + _BREATH]
+
+    def skip(self, n: int) -> None:
+        self._at += n
+
+
+def _take_runs(stream: Stream, known: Shape, source: _Source, piece: int, breathe: Callable[[], object] | None) -> int:
+    """Take all events of the known shape that follow, each a receive and a chunk of its own; returns the last piece."""
+    said, visible = stream.visible[0] if known.visible else stream.hidden, known.visible
+    while texts := known.run(ahead := source.ahead()):
+        said += texts
+        stream.events += [
+            TokenEvent(stamp, blind, number, visible)
+            for number, (stamp, _, blind) in enumerate(ahead[: len(texts)], piece + 1)
+        ]
+        source.skip(len(texts))
+        piece += len(texts)
+        if len(texts) < _BREATH:
+            break
+        if breathe is not None:
+            breathe()
+    return piece
 
 
 def _take_plain(stream: Stream, plain: Plain, stamp: int, blind: int, piece: int) -> None:

@@ -22,7 +22,7 @@ _HARMLESS_AFTER_END = ("truncated", "timeout", "cancelled", "protocol")
 
 def last_token_ns(capture: Capture) -> int | None:
     """Arrival (ns from the run's start) of the latest token event in what has come so far; None before the first."""
-    events = [event for event in read_stream(capture).events if not event.blank or event.count]
+    events = [event for event in read_stream(capture).events if not event.blank or event.tokens]
     return events[-1].at_ns if events else None
 
 
