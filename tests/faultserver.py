@@ -23,6 +23,7 @@ from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
 from loadgen.model import Capture, Exchange, Message, PlannedRequest
 from loadgen.wire.timeline import decode, last_token_ns
+from tests.busy import until_so
 from tests.engine.scripted import Peer, Scripted, chunk
 
 GAP_S = 0.02  # between segments: long enough to tell one from the next by order, whatever this machine is doing
@@ -187,12 +188,13 @@ def measure(
     dialect: str = "chat",
     asked: int = 3,
     requests: int = 1,
-    pause_s: float = 0.0,
+    closing: bool = False,
     url: str | None = None,
     limits: Limits | None = None,
     tokenizer: Callable[[str], int] | None = None,
 ) -> tuple[list[Exchange], Scripted]:
     """Send `requests`, one after the other, through the real transport, and decode what came. `url`: not the script's.
+    `closing`: the server closes after each, and the next request waits until it has.
 
     All stamps, the server's and the client's, lie on CLOCK_MONOTONIC.
     """
@@ -210,8 +212,8 @@ def measure(
         )
         async with asyncio.timeout(20), transport:
             for number in range(requests):
-                if number:
-                    await asyncio.sleep(pause_s)
+                if number and closing:
+                    await until_so(lambda: server.peers[-1].sock.fileno() < 0, "the server has closed")
                 planned = PlannedRequest(number, 0, "test", (Message("user", "hello"),), 7, asked)
                 capture = Capture(planned, dialect, dispatched_ns=transport.clock.now_ns())
                 await transport.stream(capture, where, b'{"stream":true}')

@@ -20,6 +20,7 @@ from ruamel.yaml import YAML
 from loadgen.analysis.slo import parse
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
+from tests.busy import Busy, again
 
 CI = Path(__file__).parents[2] / "examples" / "ci"
 LOAD = "--workload chat --concurrency 4 --requests 12 --warmup 1 --prompt-tokens 100 --output-tokens 6"
@@ -66,17 +67,25 @@ def _github(folder: Path, **given: str) -> list[tuple[str, int, str]]:
 def test_the_github_workflow_passes_a_release_that_keeps_its_slo_and_stops_one_that_does_not(
     endpoint: str, tmp_path: Path
 ) -> None:
-    steps = _github(tmp_path, ENDPOINT=endpoint, API_KEY=KEY, LOAD=LOAD, SLO=BROKEN)
+    def attempt(number: int) -> tuple[Path, list[tuple[str, int, str]]]:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        steps = _github(folder, ENDPOINT=endpoint, API_KEY=KEY, LOAD=LOAD, SLO=BROKEN)
+        if any("title=measurement invalid" in output for _, _, output in steps):
+            raise Busy  # what a busy machine measures is invalid, and decides nothing
+        return folder, steps
+
+    folder, steps = again(attempt)
     assert [(name, code) for name, code, _ in steps] == [("Measure", 0), ("Gate", 1), ("Summary", 0)]
     gate = [line for line in steps[1][2].splitlines() if "title=SLO" in line]
     assert [line.partition(" ")[0] for line in gate] == ["::notice", "::error", "::notice"]
     assert "chat@4: p50(e2e) < 1ms" in gate[1]
-    assert "The SLO fails on chat@4." in (tmp_path / "summary").read_text(encoding="utf-8")
-    assert (tmp_path / "run" / "report.html").exists()
-    suite = ElementTree.parse(tmp_path / "slo.xml").getroot()
+    assert "The SLO fails on chat@4." in (folder / "summary").read_text(encoding="utf-8")
+    assert (folder / "run" / "report.html").exists()
+    suite = ElementTree.parse(folder / "slo.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "0")
     assert KEY not in "".join(output for _, _, output in steps)
-    assert not [file for file in (tmp_path / "run").iterdir() if KEY.encode() in file.read_bytes()]
+    assert not [file for file in (folder / "run").iterdir() if KEY.encode() in file.read_bytes()]
 
 
 def test_the_github_workflow_stops_where_there_is_no_endpoint(tmp_path: Path) -> None:
@@ -88,15 +97,24 @@ def test_the_github_workflow_stops_where_there_is_no_endpoint(tmp_path: Path) ->
 def test_the_gitlab_job_passes_a_release_that_keeps_its_slo(endpoint: str, tmp_path: Path) -> None:
     job = _read("gitlab-release-gate.yml")["release-gate"]
     variables = job["variables"] | {"ENDPOINT": endpoint, "API_KEY": KEY, "LOAD": LOAD, "SLO": KEPT}
-    done = _shell("\n".join(job["script"]), tmp_path, variables)
+
+    def attempt(number: int) -> tuple[Path, subprocess.CompletedProcess[str]]:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        done = _shell("\n".join(job["script"]), folder, variables)
+        if done.returncode == 3 and "measurement: INVALID" in done.stdout:
+            raise Busy
+        return folder, done
+
+    folder, done = again(attempt)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith(("PASS", "FAIL", "UNDEC"))] == [
         "PASS",
         "PASS",
     ]
     junit = job["artifacts"]["reports"]["junit"]
-    assert ElementTree.parse(tmp_path / junit).getroot().get("failures") == "0"
-    assert all((tmp_path / path).exists() for path in job["artifacts"]["paths"])
+    assert ElementTree.parse(folder / junit).getroot().get("failures") == "0"
+    assert all((folder / path).exists() for path in job["artifacts"]["paths"])
 
 
 @pytest.mark.parametrize("name", ["github-release-gate.yml", "gitlab-release-gate.yml"])

@@ -14,6 +14,7 @@ import pytest
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
+from tests.busy import DEADLINE_S, until
 from tests.cli.test_run import LOADGEN, QUICK, rows, run
 from tests.engine.scripted import Peer, Scripted
 from tests.faultserver import document
@@ -28,10 +29,7 @@ def endpoint() -> Iterator[str]:
 def start(endpoint: str, out: Path, *words: str) -> subprocess.Popen[str]:
     line = [*LOADGEN, "run", endpoint, *QUICK, "--concurrency", "4", "--duration", "60s", "-o", str(out), *words]
     child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and len(rows(out)) < 10:
-        time.sleep(0.05)
-    assert len(rows(out)) >= 10
+    until(lambda: len(rows(out)) >= 10, "rows are written")
     return child
 
 
@@ -55,7 +53,7 @@ def test_impatience_loses_nothing(endpoint: str, tmp_path: Path, number: signal.
     for _ in range(3):
         child.send_signal(number)
         time.sleep(0.02)
-    out, err = child.communicate(timeout=40)
+    out, err = child.communicate(timeout=DEADLINE_S)
     assert child.returncode == 130, err
     assert "Traceback" not in err
     assert "chat@4: " in out
@@ -66,11 +64,8 @@ def test_workers_do_not_outlive_a_parent_that_was_killed(endpoint: str, tmp_path
     child = start(endpoint, tmp_path / "r", "--workers", "2")
     assert len(workers_of(tmp_path / "r")) == 2
     child.kill()
-    _, err = child.communicate(timeout=30)  # ends when the last holder of the pipe has gone
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and workers_of(tmp_path / "r"):
-        time.sleep(0.1)
-    assert workers_of(tmp_path / "r") == []
+    _, err = child.communicate(timeout=DEADLINE_S)  # ends when the last holder of the pipe has gone
+    until(lambda: workers_of(tmp_path / "r") == [], "the workers have ended")
     assert "Traceback" not in err
 
 
@@ -82,9 +77,9 @@ def test_stopped_before_the_endpoint_has_answered(tmp_path: Path, number: signal
     with Scripted(silent) as server:
         words = [*LOADGEN, "run", server.url, *QUICK, "-o", str(tmp_path / "r")]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        time.sleep(3.0)
+        until(lambda: bool(server.peers), "the endpoint is being asked")
         child.send_signal(number)
-        _, err = child.communicate(timeout=20)
+        _, err = child.communicate(timeout=DEADLINE_S)
     assert child.returncode == 130
     assert err.strip() == "loadgen: interrupted"
     assert not (tmp_path / "r").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from loadgen.report.search import answer
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
+from tests.busy import until
 from tests.cli.test_run import LOADGEN, QUICK, rows, run
 
 SEARCH = [*QUICK, "--concurrency", "1..32", "--requests", "30", "--precision", "60"]
@@ -76,9 +76,7 @@ def _kill_in_the_middle(endpoint: str, out: Path, words: list[str]) -> None:
     child = subprocess.Popen(
         [*LOADGEN, "run", endpoint, *words, "-o", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 40
-    while time.monotonic() < deadline and len({row.get("s", 0) for row in rows(out)}) <= 1:
-        time.sleep(0.02)
+    until(lambda: len({row.get("s", 0) for row in rows(out)}) > 1, "its second stage has begun")
     child.kill()
     child.wait(30)
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import os
 import socket
 import ssl
 import struct
+import sys
+import termios
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 
 from loadgen.engine.clock import MonotonicClock
@@ -75,8 +80,27 @@ class Peer:
             self.sends.append((before, time.monotonic_ns()))
 
     def wait(self, seconds: float) -> None:
-        """Pause, but not past the end of the test."""
+        """Pause, but not past the end of the test; and until the client has received what was sent, if it is slow.
+
+        So what is sent next is a receive of its own, however busy the machine is.
+        """
         self.halt.wait(seconds)
+        patience = time.monotonic() + 5
+        while not self.halt.is_set() and time.monotonic() < patience and self._unread():
+            self.halt.wait(0.002)
+
+    def _unread(self) -> int:
+        """Bytes that lie in the socket of the client, which is one of this process's own."""
+        here = self.sock.getpeername()
+        for entry in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # it may be closed at any moment: by another thread
+                if not str(entry.readlink()).startswith("socket:"):
+                    continue
+                with socket.socket(fileno=os.dup(int(entry.name))) as theirs:
+                    if theirs.family == socket.AF_INET and theirs.getsockname() == here:
+                        left = fcntl.ioctl(theirs.fileno(), termios.FIONREAD, b"\0" * 4)
+                        return int.from_bytes(left, sys.byteorder)
+        return 0
 
     def hold(self) -> None:
         """Keep the connection open until the test is over."""

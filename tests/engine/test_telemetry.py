@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from loadgen.engine import telemetry as telemetry_module
 from loadgen.engine.telemetry import Page, Telemetry, own_pages, pages, parse
 from loadgen.engine.transport import Security
 from loadgen.errors import StorageError, UsageError
+from tests.busy import DEADLINE_S, until
 
 FIXTURES = Path(__file__).with_name("fixtures")
 GOOD = "vllm:num_requests_running 3\nvllm:generation_tokens_total 10\n"
@@ -320,8 +322,14 @@ def hanging() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that answers is waited for, however slow this machine is; tests of pages that hang say otherwise."""
+    monkeypatch.setattr(telemetry_module, "PATIENCE_S", DEADLINE_S)
+    monkeypatch.setattr(telemetry_module, "_TIMEOUT_S", DEADLINE_S)
+
+
 def test_a_page_that_hangs_is_waited_for_once_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
     waits: list[float | None] = []
     original = threading.Condition.wait_for
 
@@ -332,6 +340,8 @@ def test_a_page_that_hangs_is_waited_for_once_and_told(monkeypatch: pytest.Monke
     monkeypatch.setattr(threading.Condition, "wait_for", wait_for)
     with hanging() as url, serving(metrics=(200, GOOD, {})) as server:
         with watching([Page(f"{url}/metrics"), Page(f"{server.url}/metrics")], []) as (telemetry, seen):
+            until(lambda: connected(telemetry), "the page is being read")
+            monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
             for _ in range(5):
                 telemetry.mark()
         assert len([one for one in waits if one == 0.1]) == 1
@@ -339,10 +349,24 @@ def test_a_page_that_hangs_is_waited_for_once_and_told(monkeypatch: pytest.Monke
         assert seen == []
 
 
+def connected(telemetry: Telemetry) -> bool:
+    """Whether a page is being read, over a connection that can be cut."""
+    reading = telemetry._reading
+    return reading is not None and reading._connection is not None and reading._connection.sock is not None
+
+
 def test_a_page_that_hangs_does_not_keep_the_others_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.3)
-    monkeypatch.setattr(telemetry_module, "_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(telemetry_module, "_REST_S", 3600.0)
+    connect = telemetry_module._connect
     with hanging() as url, serving(metrics=(200, GOOD, {})) as server:
+
+        def impatient(scheme: str, host: str, port: int | None, security: Security) -> HTTPConnection:
+            connection = connect(scheme, host, port, security)
+            if url.endswith(f":{port}"):
+                connection.timeout = 0.1  # for the page that never answers; the other has its time
+            return connection
+
+        monkeypatch.setattr(telemetry_module, "_connect", impatient)
         with watching([Page(f"{url}/metrics"), Page(f"{server.url}/metrics")], []) as (telemetry, seen):
             for _ in range(5):
                 telemetry.mark()
@@ -351,8 +375,19 @@ def test_a_page_that_hangs_does_not_keep_the_others_from_being_read(monkeypatch:
 
 
 def test_the_endpoints_own_page_may_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
-    with hanging() as url, watching([], own_pages(url, {}, PLAIN)) as (telemetry, seen):
+    class Late(threading.Event):
+        """Patience begins when the page is being read."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            until(lambda: connected(telemetry), "the page is being read")
+            return super().wait(0.1)
+
+    telemetry = Telemetry(time.monotonic_ns, lambda scrape: None)
+    telemetry._searched = Late()
+    with hanging() as url:
+        telemetry.open([], own_pages(url, {}, PLAIN))
+        monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
         telemetry.mark()
-    assert telemetry.record()["notes"] == [telemetry_module.silent(f"{url}/metrics")]
-    assert seen == []
+        telemetry.close()
+    assert telemetry.record()["notes"] == [telemetry_module.silent(f"{url}/metrics").replace("0.1 s", "60 s")]
+    assert telemetry.record()["readings"] == 0
