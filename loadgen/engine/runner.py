@@ -15,7 +15,8 @@ from typing import Protocol
 import msgspec
 
 from loadgen.analysis.tally import Tally
-from loadgen.engine.stage import Slice, Stage
+from loadgen.engine.stage import Stage
+from loadgen.engine.units import Slice
 from loadgen.model import Capture, Clock, Ended, Exchange, Features, Message, PlannedRequest, Sink, StageInfo
 from loadgen.plan.budget import Purse
 from loadgen.wire.dialects import DIALECTS

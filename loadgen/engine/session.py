@@ -27,9 +27,10 @@ from loadgen.engine.probe import Probe, Probed
 from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.settings import Observer, RunSink, Settings
 from loadgen.engine.sockets import StampingSelector, clock_facts
-from loadgen.engine.stage import Slice, spent_limit
+from loadgen.engine.stage import spent_limit
 from loadgen.engine.transport import Transport
 from loadgen.engine.umpire import Umpire, watch
+from loadgen.engine.units import Slice
 from loadgen.engine.warmup import WarmUp
 from loadgen.engine.watch import ServerWatch
 from loadgen.engine.workers import Crew, Seat, Task

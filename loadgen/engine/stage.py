@@ -16,12 +16,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from loadgen.engine.refusals import Refusals
-from loadgen.engine.units import Unit, units
+from loadgen.engine.units import Slice, Unit, units
 from loadgen.model import Capture, Ended, Message, PlannedRequest, StageInfo
 from loadgen.plan.budget import Held
 from loadgen.wire.timeline import answer, decode
@@ -30,24 +30,13 @@ if TYPE_CHECKING:
     from loadgen.engine.runner import Runner
 
 _AHEAD_BYTES = 64 << 20
+_AHEAD = 2048  # bodies of an open loop: what its bursts may use up before there is time to build the next
 _QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
-_BACKLOG = 512  # ... unless this many finished requests wait to be decoded
+_BACKLOG = 65_536  # ... unless what waits to be decoded holds this many receives (some 25 MB)
+_BACKLOG_REQUESTS = 2048  # ... or is this many requests: they are not on disk yet
 _HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
 _MIN_DRAIN_NS = 60_000_000_000
 _CUT, _SPENT = "cut: ", " is spent"
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Which part of a stage one of `count` workers runs: the requests `index`, `index + count`, ... of the plan, with
-    its share of the users. A single process runs slice 0 of 1."""
-
-    index: int = 0
-    count: int = 1
-
-    def share(self, total: int) -> int:
-        """How many of `total` requests or users fall to this worker."""
-        return len(range(self.index, total, self.count))
 
 
 def spent_limit(info: StageInfo) -> str:
@@ -82,10 +71,11 @@ class Stage:
         self.users = limit or 0
         self.slots = None if limit is None else deque([0] * limit)  # when each free slot became free
         self.waiter: asyncio.Future[None] | None = None
-        self.depth = min(max(2 * (limit or 32), 32), 512)
+        self.depth = min(max(2 * limit, 32), 512) if limit else _AHEAD
         self.stagger_ns = stagger_ns if closed else 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.finished: deque[tuple[Capture, bool, Held | None]] = deque()
+        self.backlog = 0  # receives in `finished`
         self.work = asyncio.Event()
         self.next_due_ns: int | None = None
         self.hot_turns = 0
@@ -287,6 +277,7 @@ class Stage:
         if in_window:
             self.window_open -= 1
         self.finished.append((capture, in_window, held))
+        self.backlog += len(capture.body)
         self.work.set()
 
     # -- what is due --------------------------------------------------------------------------------------------
@@ -366,12 +357,13 @@ class Stage:
 
     async def _housekeep(self) -> None:
         while self.keeping or self.finished:
-            if self.hot_turns > 0 and len(self.finished) < _BACKLOG:
+            calm = self.backlog < _BACKLOG and len(self.finished) < _BACKLOG_REQUESTS
+            if self.hot_turns > 0 and calm:
                 self.hot_turns -= 1
                 await asyncio.sleep(0)
                 continue
             due = self.next_due_ns
-            if due is not None and len(self.finished) < _BACKLOG and 0 < due - self.clock.now_ns() < _QUIET_NS:
+            if due is not None and calm and 0 < due - self.clock.now_ns() < _QUIET_NS:
                 await self.clock.sleep_until(due)
                 await asyncio.sleep(0)
                 continue
@@ -386,6 +378,7 @@ class Stage:
 
     def _record(self, capture: Capture, in_window: bool, held: Held | None) -> None:
         runner = self.runner
+        self.backlog -= len(capture.body)
         exchange = decode(capture, keep_text=runner.keep_text, count_tokens=runner.count_tokens, breathe=runner.look)
         if not in_window and not exchange.warmup:
             exchange = replace(exchange, flags=(*exchange.flags, "after_window"))

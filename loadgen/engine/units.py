@@ -1,6 +1,6 @@
-"""What holds one slot of a stage: a request, or the turns of a session.
+"""What holds one slot of a stage: a request, or the turns of a session; and which part of a stage one worker runs.
 
-Knows: how consecutive turns of a plan belong together. Must not know: slots, clocks.
+Knows: how consecutive turns of a plan belong together, and how a plan is shared out. Must not know: slots, clocks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,19 @@ from dataclasses import dataclass
 
 from loadgen.model import PlannedRequest
 from loadgen.plan.budget import Held
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Which part of a stage one of `count` workers runs: the requests `index`, `index + count`, ... of the plan, with
+    its share of the users. A single process runs slice 0 of 1."""
+
+    index: int = 0
+    count: int = 1
+
+    def share(self, total: int) -> int:
+        """How many of `total` requests or users fall to this worker."""
+        return len(range(self.index, total, self.count))
 
 
 @dataclass(slots=True)

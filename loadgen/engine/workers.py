@@ -29,9 +29,9 @@ from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets
 from loadgen.engine.runner import Live, Runner, Target
 from loadgen.engine.sockets import StampingSelector
-from loadgen.engine.stage import Slice
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
+from loadgen.engine.units import Slice
 from loadgen.errors import LoadgenError
 from loadgen.model import Ended, PlannedRequest, Sink, StageInfo
 from loadgen.plan.budget import Purse
