@@ -112,7 +112,7 @@ def compare(base: Side, others: Sequence[Side], between: float = BETWEEN_RUNS) -
 def _versus(base: Side, other: Side, between: float) -> Versus:
     pairs, only_base, only_other = matched(base, other)
     conditions = [tuple(compare_conditions.of_cells(base, other, a, b)) for a, b in pairs]
-    found = [_contrasts(a, b, between) for a, b in pairs]
+    found = [contrasts(a, b, between) for a, b in pairs]
     verdicts = sum(not isinstance(one, Nothing) for cell in found for one in cell.values())
     tail = (1.0 - CONFIDENCE) / 2 / max(verdicts, 1)
     return Versus(
@@ -120,7 +120,7 @@ def _versus(base: Side, other: Side, between: float) -> Versus:
         other,
         tuple(compare_conditions.of_runs(base, other)),
         tuple(
-            Pair(a, b, some, _paired(a, b), tuple(_row(a, b, key, one, tail, some) for key, one in cell.items()))
+            Pair(a, b, some, paired(a, b), tuple(row(a, b, key, one, tail, some) for key, one in cell.items()))
             for (a, b), some, cell in zip(pairs, conditions, found, strict=True)
         ),
         tuple(only_base),
@@ -129,7 +129,8 @@ def _versus(base: Side, other: Side, between: float) -> Versus:
     )
 
 
-def _paired(a: Cell, b: Cell) -> bool:
+def paired(a: Cell, b: Cell) -> bool:
+    """Whether both sent the very same requests."""
     return a.measured is not None and b.measured is not None and compare_stats.same_plan(a.measured, b.measured)
 
 
@@ -140,7 +141,8 @@ def meant(name: str, a: Cell) -> Metric:
     return METRICS[SCHEDULED.get(name, name)] if open_loop else METRICS[name]
 
 
-def _contrasts(a: Cell, b: Cell, between: float) -> dict[tuple[str, str], Contrast | Nothing]:
+def contrasts(a: Cell, b: Cell, between: float) -> dict[tuple[str, str], Contrast | Nothing]:
+    """The contrast of each figure of COMPARED of two cells, by metric and statistic."""
     found: dict[tuple[str, str], Contrast | Nothing] = {}
     for name, stat in COMPARED:
         metric = meant(name, a)
@@ -162,7 +164,7 @@ def of_cells(
     return compare_stats.contrast(a.measured, b.measured, metric, stat, between, lost)
 
 
-def _row(
+def row(
     a: Cell,
     b: Cell,
     key: tuple[str, str],
@@ -170,6 +172,7 @@ def _row(
     tail: float,
     conditions: Sequence[Condition],
 ) -> Compared:
+    """One figure of two cells with its verdict, from its contrast; each bound is missed with probability `tail`."""
     metric, stat = METRICS[key[0]], key[1]
     base, other = a.value(*key), b.value(*key)
     share = metric.name in SHARES

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Measure an embedded simulated H100 endpoint over real HTTP and write the report."),
     "run": ("run", "Measure an endpoint: workloads and loads against a URL."),
     "plan": ("plan", "Print the schedule that `run` would follow; send nothing."),
+    "matrix": ("matrix", "Measure settings of a server in turns, workloads times loads; one report."),
     "search": ("search", "Find the highest rate or concurrency that keeps an SLO."),
     "report": ("report", "Build the report of a run: HTML, Markdown, JSON or CSV."),
     "check": ("check", "The release gate: does a run keep its SLOs?"),

@@ -246,13 +246,14 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         tokenizer=None if given["tokenizer"] in (None, "off") else read_tokenizer(given["tokenizer"]),
         ask_tokenize=given["tokenizer"] != "off",
         workers=_workers(given),
-        budget=_budget(given),
+        budget=budget_of(given),
         cooldown_ns=0 if given.get("cooldown") is None else read_cooldown(given["cooldown"]),
         metrics=_metrics(url, given["metrics"]),
     )
 
 
-def _budget(given: dict[str, Any]) -> Budget:
+def budget_of(given: dict[str, Any]) -> Budget:
+    """What a run may spend, and a vendor's prices. Raises UsageError."""
     from loadgen.plan.budget import Budget, Prices
 
     prices = [given.get(f"price_{name}") for name in ("input", "output", "cached")]

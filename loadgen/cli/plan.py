@@ -96,7 +96,7 @@ def _experiment(given: dict[str, Any], form: str) -> None:
     from loadgen.cli.stages import experiment
     from loadgen.plan.profile import GUESS, seconds
 
-    cost, basis = _cost(given)
+    cost, basis = cost_of(given)
     parts = experiment(given["seed"])  # the order of a run: it does not know more
     took = [seconds(part.spec, cost or GUESS) for part in parts]
     if form == "json":
@@ -123,7 +123,7 @@ def _experiment(given: dict[str, Any], form: str) -> None:
     click.echo("the server's context does not hold; what it left out it says. No fit sees the cells that are held out.")
 
 
-def _cost(given: dict[str, Any]) -> tuple[Cost | None, str]:
+def cost_of(given: dict[str, Any]) -> tuple[Cost | None, str]:
     """What a stage costs on the GPU and model that the flags name; None where they name none."""
     if not (given["gpu"] and given["shape"]):
         return None, "for an 8B model on one H100 (name yours: --gpu, --shape)"

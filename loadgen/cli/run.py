@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loadgen.cli.options import endpoint_options, limit_options, load_options, rule_options
+from loadgen.cli.values import Number
 from loadgen.errors import EndpointError
 
 if TYPE_CHECKING:
     from loadgen.cli.measure import Recipe
     from loadgen.engine.course import Course
+
+# What a run says about the hardware under its endpoint; kept in run.json as `roofline`.
+HARDWARE = ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv", "price_per_gpu_hour")
 
 
 @click.command("run")
@@ -42,6 +46,9 @@ if TYPE_CHECKING:
 @click.option("--weights", help="Type of the weights, in place of the data type's.")
 @click.option("--compute", help="Type of the matrix products, in place of the data type's.")
 @click.option("--kv", help="Type of the KV cache, in place of the data type's.")
+@click.option(
+    "--price-per-gpu-hour", type=Number(0, min_open=True), help="Price of one GPU for an hour, in any currency."
+)
 @click.option("--prometheus-port", type=click.IntRange(1, 65535), help="Serve the client's own live metrics meanwhile.")
 @click.option("--no-report", is_flag=True, help="Write the run, but no HTML report and no summary.")
 @click.option("-o", "--output", type=click.Path(), help="Folder of the run.  [default: runs/TIME]")
@@ -64,7 +71,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
     settings = settings_from(url, given)
     run_dir, _, interrupted = measure(
         settings,
-        _course(given),
+        course_of(given),
         recipe_of(given),
         output=None if given["output"] is None else Path(given["output"]),
         resume=given["resume"],
@@ -73,7 +80,8 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
     return finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
 
 
-def _course(given: dict[str, Any]) -> Course:
+def course_of(given: dict[str, Any]) -> Course:
+    """What a run of these flags does, stage by stage. Raises UsageError."""
     from loadgen.cli.measure import say
     from loadgen.cli.stages import stages_from
     from loadgen.cli.values import read_budget
@@ -105,7 +113,7 @@ def recipe_of(given: dict[str, Any], search: dict[str, Any] | None = None) -> Re
 
 def _hardware(given: dict[str, Any]) -> dict[str, Any]:
     """What the endpoint is said to run on, in words that need no file beside the run."""
-    found = {key: given[key] for key in ("gpu", "gpus", "shape", "dtype", "weights", "compute", "kv")}
+    found = {key: given[key] for key in HARDWARE}
     if found["shape"]:
         from loadgen.roofline.catalog import spelled
         from loadgen.store.shapefile import is_shape_file, read_shape

@@ -40,7 +40,7 @@ def read_spec(path: Path) -> dict[str, Any]:
 
     model = read_yaml(path, spec_model())
     values = model.model_dump(exclude_unset=True)
-    return {key: _rebased(key, value, path.parent) for key, value in values.items() if value is not None}
+    return {key: rebased(key, value, path.parent) for key, value in values.items() if value is not None}
 
 
 def is_search(path: str) -> bool:
@@ -227,8 +227,8 @@ def _checked(name: str) -> Callable[[str], str]:
 # -- paths ---------------------------------------------------------------------------------------------------------
 
 
-def _rebased(key: str, value: Any, base: Path) -> Any:
-    """A value with its paths, which count from the spec, counted from the working folder."""
+def rebased(key: str, value: Any, base: Path) -> Any:
+    """A key's value with its paths, which count from the spec (in `base`), counted from the working folder."""
     if key in _PATHS:
         return value if (key, value) == ("tokenizer", "off") else str(base / value)
     if key in ("prompt_tokens", "output_tokens"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loadgen.report import charts_compare, charts_fit, charts_load, charts_time
+from loadgen.report import charts_compare, charts_fit, charts_load, charts_matrix, charts_time
 from loadgen.report.chart import Chart, plain
 from loadgen.report.palette import THEMES
 
@@ -42,6 +42,11 @@ def build(series: dict[str, Any]) -> dict[str, Chart]:
 def comparison(series: dict[str, Any]) -> dict[str, Chart]:
     """Every chart of a comparison that its series have data for, by name, in the order of the page."""
     return charts_compare.build(series)
+
+
+def matrix(series: dict[str, Any]) -> dict[str, Chart]:
+    """Every chart of a matrix that its series have data for, by name, in the order of the page."""
+    return charts_matrix.build(series)
 
 
 def fit(series: dict[str, Any]) -> dict[str, Chart]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.conventions import Convention
+from loadgen.analysis.cost import outcomes
 from loadgen.analysis.definitions import METRICS, Metric
 from loadgen.analysis.numbers import NONE, interval, percent, quantity, scale_for, significant, times, whole
 from loadgen.analysis.summary import StageSummary, Summary, Value
@@ -94,15 +95,6 @@ def objectives(summary: Summary) -> list[dict[str, str]]:
 def named(stages: Sequence[str], most: int = MAX_NAMES) -> str:
     more = f" and {len(stages) - most} more" if len(stages) > most else ""
     return ", ".join(stages[:most]) + more
-
-
-def outcomes(summary: Summary) -> dict[str, str]:
-    """The worst outcome of any objective on each stage that one speaks of, by the stage's name."""
-    order = ("pass", "undecidable", "fail")
-    found: dict[str, str] = {}
-    for result in summary.slo:
-        found[result.stage] = max(found.get(result.stage, "pass"), result.outcome, key=order.index)
-    return found
 
 
 def slo_sentence(summary: Summary) -> str:

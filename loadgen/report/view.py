@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loadgen.analysis.cost import outcomes
 from loadgen.analysis.numbers import brief, scale_for, whole
 from loadgen.analysis.slo import FLIPPED, Limit
 from loadgen.analysis.summary import Summary, Value
@@ -119,7 +120,7 @@ def _card(group: WorkloadGroup) -> dict[str, Any]:
 def _series(summary: Summary, workloads: tuple[WorkloadGroup, ...], placed: Placement) -> dict[str, Any]:
     return {
         "workloads": [group.name for group in workloads],
-        "loads": [loads(group, tables.outcomes(summary)) for group in workloads],
+        "loads": [loads(group, outcomes(summary)) for group in workloads],
         "limits": _limits(summary),
         "distributions": [series.distributions(group) for group in workloads],
         "timeline": series.timeline(workloads),
