@@ -31,8 +31,9 @@ _OF_SETTING = (
 )
 _ADDED = ("note", "provenance", "header")  # a setting's own are added to the matrix's
 _PORT = "{port}"
-_SECRET = re.compile(r"(--?[\w-]*(?:key|token|secret|password)[\w-]*)(=|\s+)(\S+)", re.IGNORECASE)
-_SECRET_FLAG = re.compile(r"--?[\w-]*(?:key|token|secret|password)", re.IGNORECASE)
+_FLAG = r"--?[\w-]*(?:key|token|secret|password)"  # of a server, with a secret behind it
+_SECRET = re.compile(rf"({_FLAG})(=|\s+)(\S+)", re.IGNORECASE)
+_SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
 HIDDEN = "***"
 
 
@@ -103,7 +104,7 @@ def public_words(argv: Iterable[str]) -> str:
     words, hide = [], False
     for word in public_command([*argv]):
         words.append(HIDDEN if hide else _SECRET.sub(rf"\1\2{HIDDEN}", word))
-        hide = _SECRET_FLAG.match(word) is not None and "=" not in word and " " not in word
+        hide = _SECRET_FLAG.fullmatch(word) is not None
     return words[2] if words[:2] == ["/bin/sh", "-c"] else " ".join(words)
 
 

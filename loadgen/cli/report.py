@@ -17,23 +17,27 @@ import click
 @click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
 def command(run: Path, form: str, redact: bool, show: bool, output: Path | None) -> None:
-    """Build the report of RUN.
+    """Build the report of RUN, or of the matrix in that folder.
 
     HTML without -o goes to RUN/report.html, with RUN/summary.md beside it, and the path is printed. Markdown, JSON and
     CSV without -o are printed.
     """
     from loadgen.errors import UsageError
     from loadgen.report.render import load, render, write, write_report
+    from loadgen.store.matrixfile import is_matrix
     from loadgen.store.runfile import is_part_of_run
 
     if show and form != "html":
         raise UsageError(f"shows a page, and {form} is none", where="--open", do="leave one of the two out")
     if output is not None and is_part_of_run(output, run):
         raise UsageError("is the run itself", where=str(output), do="give another file")
+    whole = is_matrix(run)
+    if whole and redact:
+        raise UsageError("is of a run, not of a matrix", where="--redact", do="give a run of it")
     if form == "html" and output is None:
-        path = write_report(run, redact=redact)
+        path = _write_matrix(run) if whole else write_report(run, redact=redact)
     else:
-        text = render(load(run, redact=redact), form)
+        text = _matrix(run, form) if whole else render(load(run, redact=redact), form)
         if output is None:
             click.echo(text, nl=False)
             return
@@ -43,3 +47,19 @@ def command(run: Path, form: str, redact: bool, show: bool, output: Path | None)
         import webbrowser
 
         webbrowser.open(path.resolve().as_uri())
+
+
+def _write_matrix(folder: Path) -> Path:
+    from loadgen.report import matrix
+
+    return matrix.write_report(matrix.read_report(folder), folder)
+
+
+def _matrix(folder: Path, form: str) -> str:
+    """The report of a matrix as text. Raises UsageError for a form that it has not."""
+    from loadgen.errors import UsageError
+    from loadgen.report import matrix
+
+    if form not in matrix.FORMATS:
+        raise UsageError(f"{form} is of a run, not of a matrix", where="--format", do="give json, or a run of it")
+    return matrix.render(matrix.read_report(folder), form)

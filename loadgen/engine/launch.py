@@ -62,6 +62,7 @@ class Server:
         self.launch, self._say = launch, say
         self._keeper: subprocess.Popen[bytes] | None = None
         self.ready_s = 0.0  # from the start to health
+        self._log_begin = 0  # bytes of earlier starts
 
     def __enter__(self) -> Server:
         try:
@@ -100,6 +101,8 @@ class Server:
 
     def _start(self) -> None:
         launch = self.launch
+        with contextlib.suppress(OSError):
+            self._log_begin = launch.log.stat().st_size
         told = {
             "argv": list(launch.argv),
             "cwd": str(launch.cwd),
@@ -132,7 +135,7 @@ class Server:
             time.sleep(_POLL_S)
 
     def _last_words(self) -> str:
-        lines = last_lines(self.launch.log)
+        lines = last_lines(self.launch.log, self._log_begin)
         return f"; its last lines: {' | '.join(lines)}" if lines else "; its log is empty"
 
 
@@ -171,11 +174,11 @@ def _status(url: str) -> int | None:
         return None
 
 
-def last_lines(log: Path, most: int = _LAST_LINES) -> list[str]:
-    """The last lines of a log that say anything."""
+def last_lines(log: Path, begin: int = 0, most: int = _LAST_LINES) -> list[str]:
+    """The last lines of a log, from a place in it on, that say anything."""
     try:
         with open(log, "rb") as file:
-            file.seek(max(file.seek(0, 2) - _LOG_TAIL, 0))
+            file.seek(max(file.seek(0, 2) - _LOG_TAIL, begin))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
