@@ -86,9 +86,14 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         ("--warmup",),
         {
             "type": click.IntRange(0),
-            "default": 4,
-            "show_default": True,
-            "help": "Unmeasured requests per workload before its first stage.",
+            "help": "Unmeasured requests per workload before its first stage.  [default: 4]",
+        },
+    ),
+    (
+        ("--protocol",),
+        {
+            "type": click.Choice(["native", "vllm", "guidellm", "aiperf", "inferencemax", "mlperf"]),
+            "help": "Send as that tool does: number of requests, opening burst, warm-up, spread of lengths; flags win.",
         },
     ),
     (
@@ -206,6 +211,7 @@ def new_nonce() -> str:
 
 def settings_from(url: str, given: dict[str, Any]) -> Settings:
     """The engine's settings from parsed flags. Raises UsageError."""
+    from loadgen.cli.stages import protocol_of, warmup_of
     from loadgen.engine.host import split_credentials
     from loadgen.engine.settings import Settings
     from loadgen.engine.timeouts import Limits
@@ -239,8 +245,8 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         security=Security(given["insecure"], given["ca"], given["trust_env"]),
         seed=given["seed"],
         nonce=new_nonce(),
-        warmup=given["warmup"],
-        burst_start=given["burst_start"],
+        warmup=warmup_of(given),
+        burst_start=given["burst_start"] or protocol_of(given).burst,
         keep_text=given["keep_text"],
         guard=given["guard"],
         tokenizer=None if given["tokenizer"] in (None, "off") else read_tokenizer(given["tokenizer"]),

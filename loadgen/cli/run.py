@@ -83,14 +83,14 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
 def course_of(given: dict[str, Any]) -> Course:
     """What a run of these flags does, stage by stage. Raises UsageError."""
     from loadgen.cli.measure import say
-    from loadgen.cli.stages import stages_from
+    from loadgen.cli.stages import stages_from, warmup_of
     from loadgen.cli.values import read_budget
     from loadgen.engine.course import Listed
     from loadgen.engine.experiment import Experiment
 
     stages = stages_from(given)
     if given["profile"] is not None:
-        return Experiment(stages, read_budget(given["budget"] or "30m"), given["warmup"], say)
+        return Experiment(stages, read_budget(given["budget"] or "30m"), warmup_of(given), say)
     return Listed(stages, given["stop_on"], given["until"])
 
 

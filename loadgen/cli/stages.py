@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from loadgen.analysis.search import Search
     from loadgen.model import Load
     from loadgen.plan.profile import Cost, Part
+    from loadgen.plan.protocols import Protocol
     from loadgen.plan.schedule import StageSpec
     from loadgen.plan.workload import Workload
     from loadgen.store.tracefile import TraceFile
@@ -36,7 +37,7 @@ _NEEDS = {
 # What an experiment brings itself.
 _OF_PROFILE = (
     *("workload", "mix", "concurrency", "rate", "trace", "arrivals", "max_concurrency", "requests", "duration"),
-    *("prompt_tokens", "output_tokens"),
+    *("prompt_tokens", "output_tokens", "protocol"),
 )
 
 
@@ -51,6 +52,7 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     _consistent(given)
     if given.get("profile") is not None:
         return [part.spec for part in experiment(given["seed"])]
+    protocol = protocol_of(given)
     span = None if given["duration"] is None else read_window(given["duration"])
     mixes = _mixes(given, _workloads(given))
     specs: list[StageSpec] = []
@@ -59,11 +61,30 @@ def stages_from(given: dict[str, Any]) -> list[StageSpec]:
     for mix in mixes:
         for load in _loads(given):
             count = given["requests"]
+            window = span
             if count is None and span is None:
-                count = max(32, int(4 * load.value))
-            spec = StageSpec(len(specs), "", mix, load, count, span)
+                count, window = protocol.requests(load), protocol.duration_ns
+            spec = StageSpec(len(specs), "", mix, load, count, window)
             specs.append(replace(spec, name=stage_name(spec.workload, load)))
     return specs
+
+
+def protocol_of(given: dict[str, Any]) -> Protocol:
+    """By which tool's habits the load is sent. Raises UsageError where the load is none of that tool's."""
+    from loadgen.plan.protocols import checked
+
+    return checked(given.get("protocol") or "native", given["rate"] is None and given["trace"] is None)
+
+
+def warmup_of(given: dict[str, Any]) -> int:
+    """Unmeasured requests before each workload, by the flag or the protocol."""
+    from loadgen.plan.schedule import parse_sweep
+
+    if given["warmup"] is not None:
+        return int(given["warmup"])
+    closed = given["rate"] is None and given["trace"] is None
+    users = max(parse_sweep(given["concurrency"] or "1,8,32", integers=True)) if closed else 0.0
+    return protocol_of(given).warmups(users)
 
 
 def experiment(seed: int, cost: Cost | None = None) -> Sequence[Part]:
@@ -146,7 +167,8 @@ def _workloads(given: dict[str, Any]) -> list[Workload]:
         workloads = [replace(w, prompt_tokens=read_length(given["prompt_tokens"], 0)) for w in workloads]
     if given["output_tokens"] is not None:
         workloads = [replace(w, output_tokens=read_length(given["output_tokens"], 1)) for w in workloads]
-    return workloads
+    length = protocol_of(given).length
+    return [replace(w, prompt_tokens=length(w.prompt_tokens), output_tokens=length(w.output_tokens)) for w in workloads]
 
 
 def _mixes(given: dict[str, Any], workloads: Sequence[Workload]) -> list[tuple[tuple[Workload, float], ...]]:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.cli import cli
+from loadgen.cli.stages import warmup_of
 from loadgen.errors import UsageError
 
 
@@ -125,3 +126,17 @@ def test_what_does_not_go_with_an_experiment_is_refused(flags: tuple[str, ...], 
     result = CliRunner().invoke(cli, ["plan", *flags])
     assert isinstance(result.exception, UsageError)
     assert part in str(result.exception)
+
+
+def test_by_another_tools_protocol_its_numbers_hold_until_a_flag_says_otherwise() -> None:
+    words = ("--protocol", "inferencemax", "--concurrency", "8")
+    (stage,) = _plan(*words)
+    assert stage["units"] == 80
+    assert (stage["prompt_tokens"]["p5"] < 1750, stage["prompt_tokens"]["p95"] <= 2000) == (True, True)
+    assert _plan(*words, "--requests", "9")[0]["units"] == 9
+    assert warmup_of({"warmup": None, "rate": None, "trace": None, "concurrency": "2,8", "protocol": words[1]}) == 16
+    assert warmup_of({"warmup": 3, "rate": None, "trace": None, "concurrency": "2,8", "protocol": words[1]}) == 3
+    with pytest.raises(UsageError, match="give --rate"):
+        _plan("--protocol", "mlperf")
+    with pytest.raises(UsageError, match="brings its own"):
+        _plan("--protocol", "vllm", "--profile", "roofline")
