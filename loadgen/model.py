@@ -86,6 +86,7 @@ class Capture:
     planned: PlannedRequest
     dialect: str  # "chat", "completions" or "responses"
     stamp_source: StampSource = "kernel"
+    endpoint: int = 0  # which of a run's endpoints it went to
     ready_ns: int | None = None  # the later of `scheduled` and the moment that a slot was free
     scheduled_ns: int | None = None  # from the run's start
     dispatched_ns: int | None = None
@@ -120,6 +121,7 @@ class Exchange:
     warmup: bool = False
     repeated_tokens: int | None = 0  # as planned
     worker: int = 0
+    endpoint: int = 0  # which of the run's endpoints answered
     session_id: str | None = None
     turn: int | None = None
     scheduled_ns: int | None = None
@@ -228,7 +230,8 @@ class RunInfo:
     status: Literal["running", "complete", "interrupted", "failed"]
     run_id: str
     created: str  # ISO 8601, UTC
-    endpoint: dict[str, Any] = field(default_factory=dict)  # url, model, dialect, features, provenance
+    # url, model, dialect, features, provenance; `others`: the same of each further endpoint
+    endpoint: dict[str, Any] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)  # the resolved spec, enough to run it again
     command: list[str] = field(default_factory=list)  # key removed
     host: dict[str, Any] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from loadgen.analysis.endpoints import urls
 from loadgen.analysis.measured import Columns
 from loadgen.analysis.stats import Floats
 from loadgen.analysis.summary import StageSummary, Summary
@@ -45,8 +46,9 @@ def cells(
     `where` is what served; `label` keeps it apart from others; `run` names the run in messages.
     """
     found, left_out = [], []
+    shared = "its requests went to several endpoints" if len(urls(summary.info)) > 1 else ""
     for stage in summary.stages:
-        why = _why_not(stage)
+        why = shared or _why_not(stage)
         if why:
             left_out.append(f"{stage.info.name}: {why}")
         else:

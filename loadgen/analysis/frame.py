@@ -59,6 +59,7 @@ _WHOLE: dict[str, tuple[str, Any]] = {
     "request_id": ("q", np.int64),
     "stage": ("i", np.int32),
     "worker": ("i", np.int32),
+    "endpoint": ("i", np.int32),
     "shared_events": ("i", np.int32),
 }
 # What a builder takes of a row, in the order of its columns.
@@ -77,6 +78,7 @@ class Requests:
     request_id: Ints
     stage: Codes
     worker: Codes
+    endpoint: Codes
     shared_events: Codes
     workload: Codes
     outcome: Codes
@@ -259,7 +261,9 @@ class FrameBuilder:
     def _add_events(self, row: Row) -> None:
         if row.event_tokens is not None and len(row.event_tokens) != len(row.gap_us):
             raise ValueError("there are not as many token counts as events")
-        if max(row.stage, row.worker, row.shared_events) > 0x7FFFFFFF or row.stage < -1 or row.worker < 0:
+        if max(row.stage, row.worker, row.endpoint, row.shared_events) > 0x7FFFFFFF:
+            raise ValueError("a number is out of range")
+        if row.stage < -1 or row.worker < 0 or row.endpoint < 0:
             raise ValueError("a number is out of range")
         before = len(self._gaps)
         self._gaps = _extended(self._gaps, row.gap_us, "q")

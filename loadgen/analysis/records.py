@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.definitions import METRICS
+from loadgen.analysis.endpoints import urls
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.measured import Columns, columns, row_facts
 from loadgen.model import RunInfo
@@ -102,6 +103,7 @@ FIELDS = (
     "session_id",
     "turn",
     "repeated_tokens",
+    "endpoint",
 )
 
 
@@ -121,6 +123,7 @@ _Column = Callable[[int, int], list[Any]]  # the values of rows [low, high)
 def _columns(info: RunInfo, requests: Requests) -> dict[str, _Column]:
     names = {stage.stage: stage.name for stage in info.stages}  # warm-up belongs to no stage
     loads = {stage.stage: {"kind": stage.load.kind, "value": stage.load.value} for stage in info.stages}
+    known = dict(enumerate(urls(info)))
     stamped = _stamped(requests)
     made: dict[str, _Column] = {
         "request_id": lambda low, high: requests.request_id[low:high].tolist(),
@@ -133,6 +136,7 @@ def _columns(info: RunInfo, requests: Requests) -> dict[str, _Column]:
         "event_times_s": lambda low, high: [_event_times(requests, i) for i in range(low, high)],
         "event_tokens": lambda low, high: [requests.tokens_of(i).tolist() for i in range(low, high)],
         "flags": lambda low, high: [requests.flags_of(i) for i in range(low, high)],
+        "endpoint": lambda low, high: [known.get(place) for place in requests.endpoint[low:high].tolist()],
     }
     made |= {name: _words(requests, column) for name, column in _WORDS.items()}
     made |= {name: _wholes(getattr(requests, name)) for name in _COUNTS}

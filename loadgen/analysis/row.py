@@ -8,6 +8,7 @@ adds up, a gap of a stream fits four bytes, and a row read back equals the row w
 Keys of a line (a field at its default is left out, so null and "missing" are one thing):
 
     id  request_id                          s   stage               w   workload            k   worker
+    ep  which of several endpoints, 0 when absent
     o   outcome, "ok" when absent           wu  warm-up             sid session             tn  turn
     pr  prompt tokens asked for             or  output tokens asked for
     rp  tokens at its start that the stage sent before: 0 when absent, null where that is not known
@@ -41,6 +42,7 @@ _KEYS = {
     "stage": "s",
     "workload": "w",
     "worker": "k",
+    "endpoint": "ep",
     "outcome": "o",
     "warmup": "wu",
     "repeated_tokens": "rp",
@@ -105,6 +107,7 @@ _SAME = (
     "warmup",
     "repeated_tokens",
     "worker",
+    "endpoint",
     "session_id",
     "turn",
     "shared_events",
@@ -135,6 +138,7 @@ class Row(msgspec.Struct, rename=_KEYS, omit_defaults=True, gc=False):
     warmup: bool = False
     repeated_tokens: _Int | None = 0
     worker: _Int = 0
+    endpoint: _Int = 0
     session_id: str | None = None
     turn: _Int | None = None
     scheduled_us: _Int | None = None

@@ -17,6 +17,7 @@ from loadgen.analysis import gate, trust
 from loadgen.analysis.asked import asked
 from loadgen.analysis.conventions import Convention, conventions
 from loadgen.analysis.definitions import METRICS, estimate
+from loadgen.analysis.endpoints import by_endpoint
 from loadgen.analysis.frame import Requests
 from loadgen.analysis.gate import SloResult
 from loadgen.analysis.measured import Measured, measure, row_facts
@@ -161,6 +162,7 @@ def to_json(summary: Summary) -> dict[str, Any]:
                 "errors": stage.errors,
                 "server": stage.server,
                 "asked": asked(stage.measured),
+                "endpoints": by_endpoint(summary.info, stage.measured),
             }
             for stage in summary.stages
         ],

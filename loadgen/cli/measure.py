@@ -143,8 +143,9 @@ def say(line: str) -> None:
 def _spec(settings: Settings, stages: Sequence[StageSpec]) -> dict[str, Any]:
     """What the run was asked to do, in plain values."""
     from loadgen.cli.record import stage_records
+    from loadgen.engine.host import public_url
 
-    return {
+    return ({"endpoints": [public_url(url) for url in settings.others]} if settings.others else {}) | {
         "seed": settings.seed,
         "max_tokens_total": settings.budget.tokens,
         "max_cost": settings.budget.cost,
@@ -222,7 +223,8 @@ def summary_lines(summary: Summary, *, gates: bool = True) -> list[str]:
     """The run in short: the verdict of trust first, then a line for each stage, then what was skipped, the gates."""
     lines = [f"measurement: {summary.verdict.upper()}"]
     lines += [f"  {f.severity}: {f.message}" + (f" - {f.advice}" if f.advice else "") for f in summary.findings]
-    lines += [line for stage in summary.stages for line in (_stage_line(stage), *_asked_line(stage))]
+    for stage in summary.stages:
+        lines += [_stage_line(stage), *_asked_line(stage), *_endpoint_lines(summary.info, stage)]
     lines += _error_lines(summary)
     lines += [f"skipped {line}" for line in summary.info.skipped]
     if (prices := summary.info.spec.get("prices")) and summary.stages:
@@ -264,6 +266,18 @@ def _stage_line(stage: StageSummary) -> str:
             parts.append(f"{label} {quantity(None if value is None else value.value, unit, 4)}")
     ended = stage.info.stopped or stage.info.reached
     return f"{head} | " + ", ".join(parts) + (f" | {ended}" if ended else "")
+
+
+def _endpoint_lines(info: RunInfo, stage: StageSummary) -> list[str]:
+    """A line for each of several endpoints."""
+    from loadgen.analysis.endpoints import by_endpoint
+
+    return [
+        f"  {of['endpoint']}: {of['ok']} ok, {of['sent'] - of['ok']} not | "
+        f"TTFT p50 {quantity(of['ttft_p50'], 's', 4)}, p99 {quantity(of['ttft_p99'], 's', 4)}, "
+        f"TPOT p50 {quantity(of['tpot_p50'], 's', 4)}, {quantity(of['output_tokens_per_s'], 'output tokens/s', 4)}"
+        for of in by_endpoint(info, stage.measured)
+    ]
 
 
 def _asked_line(stage: StageSummary) -> list[str]:

@@ -146,7 +146,20 @@ _LIMIT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--price-cached",), {"type": Number(0), "help": "... of a million cached prompt tokens."}),
     (("--max-cost",), {"type": Number(0), "help": "Limit for the cost of the whole run, at these prices."}),
 )
+SPREADS = ("round-robin", "each")
 _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--endpoint",),
+        {"multiple": True, "metavar": "URL", "help": "A further endpoint beside URL; repeatable. See --spread."},
+    ),
+    (
+        ("--spread",),
+        {
+            "type": click.Choice(SPREADS),
+            "help": "With --endpoint: requests (whole sessions) to the endpoints in turn; or the whole plan to each, "
+            "one run after the other, and their comparison.  [default: round-robin]",
+        },
+    ),
     (("--model",), {"help": "Model name.  [default: the one that the endpoint lists]"}),
     (
         ("--dialect",),
@@ -237,6 +250,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         raise UsageError("--insecure and --ca contradict each other", do="give one of them")
     return Settings(
         url=url,
+        others=tuple(_other(text) for text in given["endpoint"]),
         model=given["model"],
         dialect=given["dialect"],
         headers=headers,
@@ -256,6 +270,16 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         cooldown_ns=0 if given.get("cooldown") is None else read_cooldown(given["cooldown"]),
         metrics=_metrics(url, given["metrics"]),
     )
+
+
+def _other(text: str) -> str:
+    """The URL of a further endpoint. All of them get the same headers."""
+    from loadgen.engine.host import split_credentials
+
+    url, credentials = split_credentials(text)
+    if credentials:
+        raise UsageError("a further endpoint's URL carries credentials", do="give --header, which all of them get")
+    return url
 
 
 def budget_of(given: dict[str, Any]) -> Budget:
@@ -288,5 +312,5 @@ def _metrics(url: str, wanted: tuple[str, ...]) -> tuple[str, ...]:
     from loadgen.engine.telemetry import pages
     from loadgen.engine.transport import Security
 
-    pages(wanted, url, {}, Security())
+    pages(wanted, [url], {}, Security())
     return wanted

@@ -88,6 +88,11 @@ def command(
     for stage in stages:
         for line in _lines(stage):
             click.echo(line)
+    if given["endpoint"]:
+        count = 1 + len(given["endpoint"])
+        whole = given["spread"] == "each"
+        how = "the whole plan goes to each of" if whole else "requests (whole sessions) go in turn to"
+        click.echo(f"{how} {count} endpoints")
     click.echo("Nothing was sent. The texts' tags differ in every run; the rest is fixed by --seed.")
 
 

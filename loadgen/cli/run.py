@@ -60,24 +60,33 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
     In place of URL, a SPEC.yaml whose keys are these flags (and url).
     """
     from loadgen.cli import spec, values
-    from loadgen.cli.measure import measure
-    from loadgen.cli.options import settings_from
 
     url, given = spec.with_spec(ctx, url, given)
     if dump_spec:
         click.echo(spec.dump_spec(ctx, url, given), nl=False)
         return 0
     values.check(given)  # a mistake is told before the first request
-    settings = settings_from(url, given)
+    if given["spread"] == "each":
+        from loadgen.cli.several import each
+
+        return each(url, given, _one)
+    return _one(url, given)[1]
+
+
+def _one(url: str, given: dict[str, Any]) -> tuple[Path, int]:
+    """One run: its folder and its exit code."""
+    from loadgen.cli.measure import measure
+    from loadgen.cli.options import settings_from
+
     run_dir, _, interrupted = measure(
-        settings,
+        settings_from(url, given),
         course_of(given),
         recipe_of(given),
         output=None if given["output"] is None else Path(given["output"]),
         resume=given["resume"],
         prometheus_port=given["prometheus_port"],
     )
-    return finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
+    return run_dir, finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
 
 
 def course_of(given: dict[str, Any]) -> Course:

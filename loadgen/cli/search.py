@@ -14,7 +14,7 @@ import click
 
 from loadgen.cli.run import command as run_command
 from loadgen.cli.values import Number
-from loadgen.errors import EndpointError, NotDecidable
+from loadgen.errors import EndpointError, NotDecidable, UsageError
 
 # The flags that only a search has.
 SEARCH_OPTIONS: tuple[click.Option, ...] = (
@@ -62,6 +62,8 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         return 0
     values.check(given)  # a mistake is told before the first request
     given = _NOT_HERE | given
+    if given["spread"] == "each":
+        raise UsageError("a search has one answer", where="--spread each", do="search at each endpoint by itself")
     likes, search = search_from(given)
     top = f"{search.high or likes[0].load.value:g}"
     settings = settings_from(url, given | {"concurrency" if search.whole else "rate": top})

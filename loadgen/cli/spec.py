@@ -85,7 +85,9 @@ def dump_spec(ctx: click.Context, url: str, given: dict[str, Any]) -> str:
         value = given.get(key or "")
         if key in (None, "url", *_NOT_KEYS) or value is None or value is False or value == () or value == defaults[key]:
             continue
-        if key == "header":
+        if key == "endpoint":
+            spec[key] = [public_url(text if "://" in text else f"http://{text}") for text in value]
+        elif key == "header":
             left_out += [f"header {text.partition(':')[0].strip()}" for text in value]
         elif key == "extra_body":
             spec[key] = json.loads(value)

@@ -33,6 +33,7 @@ _NEEDS = {
     "trace_block": "trace",
     "trace_spread": "trace",
     "budget": "profile",
+    "spread": "endpoint",
 }
 # What an experiment brings itself.
 _OF_PROFILE = (
@@ -138,7 +139,7 @@ def _consistent(given: dict[str, Any]) -> None:
     if given["requests"] is not None and given["duration"] is not None:
         raise UsageError("--requests and --duration contradict each other", do="give one of them")
     for flag, needed in _NEEDS.items():
-        if given.get(flag) not in (None, False) and given[needed] is None:
+        if given.get(flag) not in (None, False) and given[needed] in (None, ()):
             raise UsageError(f"--{flag.replace('_', '-')} needs --{needed}")
     if given["max_concurrency"] is not None and given["rate"] is None and given["trace"] is None:
         raise UsageError("--max-concurrency needs --rate or --trace", do="in closed loop --concurrency is the limit")

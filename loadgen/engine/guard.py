@@ -72,7 +72,8 @@ class Guard:
         number = self._next
         self._next += 1
         question = QUESTIONS[number % len(QUESTIONS)]
-        target = _plain(self.runner.target)
+        endpoint = number % len(self.runner.targets)
+        target = _plain(self.runner.targets[endpoint])
         planned = PlannedRequest(
             _FIRST_ID + number, -1, WORKLOAD, (Message("user", question.text),), 0, MAX_TOKENS, warmup=True
         )
@@ -80,7 +81,7 @@ class Guard:
         held = None if purse is None else purse.take(planned)
         if purse is not None and held is None:
             return
-        capture = Capture(planned, target.dialect, dispatched_ns=self.runner.clock.now_ns())
+        capture = Capture(planned, target.dialect, endpoint=endpoint, dispatched_ns=self.runner.clock.now_ns())
         await self.runner.streamer.stream(capture, target.url, target.body(planned))
         exchange = decode(capture, keep_text=self.runner.keep_text)
         if purse is not None and held is not None:

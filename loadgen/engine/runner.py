@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -62,7 +62,8 @@ class Live:
 class Runner:
     """Runs stages one after the other over one transport.
 
-    `look` is called between sends (it reads what has arrived); `on_exchange` sees every decoded request.
+    `look` is called between sends (it reads what has arrived); `on_exchange` sees every decoded request. With `others`
+    the units of a plan go to `target` and to each of them in turn.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Runner:
         count_tokens: Callable[[str], int] | None = None,
         worker: int = 0,
         purse: Purse | None = None,
+        others: Sequence[Target] = (),
     ) -> None:
-        self.clock, self.streamer, self.target, self.sink = clock, streamer, target, sink
+        self.clock, self.streamer, self.sink = clock, streamer, sink
+        self.targets = (target, *others)
         self.look, self.on_exchange, self.keep_text, self.worker = look, on_exchange, keep_text, worker
         self.count_tokens = count_tokens
         self.purse = purse

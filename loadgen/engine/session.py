@@ -19,12 +19,13 @@ from typing import Any
 
 from loadgen.engine import provenance
 from loadgen.engine.clock import MonotonicClock
+from loadgen.engine.contact import Contact
 from loadgen.engine.course import Course
 from loadgen.engine.guard import Guard
 from loadgen.engine.health import HealthMeter
-from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity, public_url, scrubbed
-from loadgen.engine.probe import Probe, Probed
-from loadgen.engine.runner import Live, Runner, Target
+from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity
+from loadgen.engine.probe import Probed
+from loadgen.engine.runner import Live, Runner
 from loadgen.engine.settings import Observer, RunSink, Settings
 from loadgen.engine.sockets import StampingSelector, clock_facts
 from loadgen.engine.stage import spent_limit
@@ -35,16 +36,13 @@ from loadgen.engine.warmup import WarmUp
 from loadgen.engine.watch import ServerWatch
 from loadgen.engine.workers import Crew, Seat, Task
 from loadgen.errors import EndpointError, UsageError
-from loadgen.model import Capture, Exchange, PlannedRequest, RunInfo, StageInfo
+from loadgen.model import PlannedRequest, RunInfo, StageInfo
 from loadgen.plan.budget import Purse
 from loadgen.plan.schedule import StageSpec, plan_stage, too_long
 from loadgen.plan.tokens import Sizer
-from loadgen.wire.timeline import decode, last_token_ns
+from loadgen.wire.timeline import last_token_ns
 
 _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
-_PROBE_PATIENCE_S = 15.0  # for what is not a stream; the user's own limits may be shorter
-_TRIAL_PATIENCE_S = 30.0  # for a few tokens, after the first
-_CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
 
 
 @dataclass(slots=True)
@@ -66,7 +64,6 @@ class Session:
     _server: ServerWatch | None = None
     _umpire: Umpire | None = None
     _purse: Purse | None = None
-    _headers: tuple[tuple[str, str], ...] = ()  # of the last trial's response
     _reuse: bool = True
     _warm_up: WarmUp = field(init=False)
 
@@ -79,16 +76,18 @@ class Session:
         settings = self.settings
         self._make_room(course.foreseen)
         async with self._transport() as transport, AsyncExitStack() as watching:
-            probed = await self._probe(transport)
+            probed = await self._meet(transport)
+            target, *others = [one.target for one in probed]
             runner = Runner(
                 self.clock,
                 transport,
-                probed.target,
+                target,
                 ScrubbingSink(self.sink, Secrets.of(settings.url, settings.headers)),
                 look=self.selector.drain if self.selector is not None else lambda: None,
                 keep_text=settings.keep_text,
                 purse=self._purse,
                 count_tokens=settings.tokenizer,
+                others=others,
             )
             if self.observe is not None:
                 self._observer = await watching.enter_async_context(self.observe(runner.live))
@@ -96,8 +95,8 @@ class Session:
             self._guard = Guard(runner, _next=settings.asked) if settings.guard else None
             if self.interrupted:
                 return
-            self._warm_up.meet(probed)
-            self._crew = self._hire(runner, probed.target)
+            self._warm_up.meet(probed[0])
+            self._crew = self._hire(runner)
             if course.ending:
                 self._umpire = Umpire(course.ending, settings.seed, self.sink.tail())
             try:
@@ -117,7 +116,8 @@ class Session:
     async def _follow(self, course: Course, runner: Runner, transport: Transport) -> None:
         """Stage after stage, until the course ends or somebody stops it."""
         rows, told, begun = self.sink.tail()(), set[str](), False
-        limit = self.info.endpoint["context_limit"]
+        known = (self.info.endpoint, *self.info.endpoint.get("others", ()))
+        limit = min((one["context_limit"] for one in known if one["context_limit"] is not None), default=None)
         while not runner.stop.is_set():
             if self._observer is not None:
                 self._observer.stage(None)
@@ -153,60 +153,16 @@ class Session:
             last_token_ns=last_token_ns,
         )
 
-    async def _probe(self, transport: Transport) -> Probed:
-        settings = self.settings
-        secrets = Secrets.of(settings.url, settings.headers)
-
-        async def trial(target: Target, planned: PlannedRequest) -> Exchange:
-            capture = Capture(planned, target.dialect, dispatched_ns=self.clock.now_ns())
-            async with asyncio.timeout(_TRIAL_PATIENCE_S + (settings.limits.first_ns or 0) * 1e-9) as patience:
-                await transport.stream(capture, target.url, target.body(planned))
-            if patience.expired():  # the exchange takes the cancellation as its end, it does not raise
-                raise EndpointError("a trial of a few tokens did not end", where=target.url, do="no load was sent")
-            self._headers = capture.headers
-            await asyncio.sleep(_CLOSE_WAIT_S)
-            if capture.complete and not transport.kept_alive():
-                transport.never_reuse()
-                self._reuse = False
-            exchange = scrubbed(decode(capture), secrets)
-            if self._purse is not None:
-                self._purse.pay(exchange)
-            return exchange
-
-        spans = [s for s in (settings.limits.first_ns, settings.limits.total_ns) if s is not None]
-        patience_s = min([_PROBE_PATIENCE_S, *(span * 1e-9 for span in spans)])
-        probe = Probe(settings.headers, settings.security, trial, self.say, patience_s)
-        try:
-            probed = await probe.run(
-                settings.url, model=settings.model, dialect=settings.dialect, wanted=settings.features
-            )
-        except EndpointError as bad:
-            where = public_url(bad.where) if "://" in bad.where else bad.where
-            raise EndpointError(secrets.scrub(bad.what), where=where, do=bad.do) from None
-        target = probed.target
-        before = self.info.endpoint.get("url")
-        given = self.info.endpoint.get("given") or (self.info.endpoint.get("provenance") or {}).get("given") or {}
-        if before not in (None, public_url(target.url)):
-            raise UsageError(f"the run was made against {before}", where=public_url(target.url), do="start a new run")
-        self.info.endpoint = {
-            "url": public_url(target.url),
-            "model": target.model,
-            "dialect": target.dialect,
-            "engine": probed.engine,
-            "version": probed.version,
-            "context_limit": probed.context_limit,
-            "rtt_ns": probed.rtt_ns,
-            "ignore_eos": target.features.ignore_eos,
-            "min_tokens": target.features.min_tokens,
-            "include_usage": target.features.include_usage,
-            "max_tokens_field": target.features.max_tokens_field,
-            "keep_alive": self._reuse,
-            "provenance": provenance.scrub(
-                {**probed.provenance, "response_headers": provenance.headers_told(self._headers), "given": given},
-                secrets.scrub,
-            ),
-            "trials": [secrets.scrub(line) for line in probed.trials],
-        }
+    async def _meet(self, transport: Transport) -> list[Probed]:
+        """Probe every endpoint and write down what was learned."""
+        contact = Contact(self.settings, transport, self.clock, self._purse, self.say)
+        known = self.info.endpoint
+        given = known.get("given") or (known.get("provenance") or {}).get("given") or {}
+        probed, record = await contact.all(given)
+        if known.get("url") not in (None, record["url"]):
+            raise UsageError(f"the run was made against {known['url']}", where=record["url"], do="start a new run")
+        self._reuse = contact.reuse
+        self.info.endpoint = record
         self.info.endpoint["unknown"] = self._unknown()
         self.sink.update(self.info)
         return probed
@@ -281,7 +237,7 @@ class Session:
         if note:
             self.say(note)
 
-    def _hire(self, runner: Runner, target: Target) -> Crew | None:
+    def _hire(self, runner: Runner) -> Crew | None:
         """The worker processes, where more than one is wanted."""
         settings = self.settings
         if settings.workers <= 1:
@@ -290,7 +246,7 @@ class Session:
             Seat(
                 Slice(index, settings.workers),
                 self.clock.origin_ns,
-                target,
+                runner.targets,
                 settings.url,
                 settings.headers,
                 settings.limits,

@@ -25,6 +25,7 @@ class Settings:
     """How to reach an endpoint and what to send with every request. `headers` hold the key: never store them."""
 
     url: str
+    others: tuple[str, ...] = ()  # URLs of further endpoints, among which requests are shared out in turn
     model: str | None = None
     dialect: str | None = None
     headers: dict[str, str] = field(default_factory=dict)

@@ -80,6 +80,7 @@ class Stage:
         self.next_due_ns: int | None = None
         self.hot_turns = 0
         self.start_ns = 0
+        self.taken = 0  # units off the plan
         self.started = 0  # units
         self.sent = 0  # requests
         self.window_open = 0  # requests of the window that have not finished
@@ -238,6 +239,7 @@ class Stage:
         """One slot's work: a request, or a session's turns with their think times and growing history."""
         history: tuple[Message, ...] = ()
         runner = self.runner
+        target = runner.targets[unit.endpoint]
         left = len(unit.turns)
         try:
             for index, planned in enumerate(unit.turns):
@@ -246,15 +248,15 @@ class Stage:
                     await self.clock.sleep_until(ready_ns)
                     if not self._afford(unit, planned, history):
                         break
-                body = unit.body if index == 0 and unit.body is not None else runner.target.body(planned, history)
-                capture = Capture(planned, runner.target.dialect, ready_ns=ready_ns)
+                body = unit.body if index == 0 and unit.body is not None else target.body(planned, history)
+                capture = Capture(planned, target.dialect, ready_ns=ready_ns, endpoint=unit.endpoint)
                 capture.scheduled_ns = due if index == 0 else None
                 capture.dispatched_ns = self.clock.now_ns()
                 self.sent += 1
                 runner.live.sent += 1
                 runner.live.in_flight += 1
                 try:
-                    await runner.streamer.stream(capture, runner.target.url, body)
+                    await runner.streamer.stream(capture, target.url, body)
                 finally:
                     runner.live.in_flight -= 1
                     left -= 1
@@ -350,7 +352,10 @@ class Stage:
             if unit is None:
                 self.exhausted = True
                 return False
-            unit.body = self.runner.target.body(unit.turns[0])
+            targets = self.runner.targets
+            unit.endpoint = (self.part.index + self.taken * self.part.count) % len(targets)  # by its place in the plan
+            self.taken += 1
+            unit.body = targets[unit.endpoint].body(unit.turns[0])
             self.ahead_bytes += len(unit.body)
             self.ahead.append(unit)
         return True

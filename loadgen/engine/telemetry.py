@@ -52,11 +52,14 @@ class Page:
     security: Security = field(default_factory=Security)
 
 
-def pages(wanted: Sequence[str], base: str, headers: dict[str, str], security: Security) -> tuple[list[Page], bool]:
-    """The pages that `--metrics` names, and whether the endpoint's own are to be looked for, too (auto).
+def pages(
+    wanted: Sequence[str], bases: Sequence[str], headers: dict[str, str], security: Security
+) -> tuple[list[Page], bool]:
+    """The pages that `--metrics` names, and whether the endpoints' own are to be looked for, too (auto).
 
-    The endpoint's headers go to pages of the same origin only: a key is nobody else's. Raises UsageError.
+    The endpoints' headers go to pages of the same origins only: a key is nobody else's. Raises UsageError.
     """
+    origins = [_origin(base) for base in bases]
     named = [word for text in wanted for word in text.split(",") if word]
     if OFF in named:
         return [], False
@@ -69,7 +72,7 @@ def pages(wanted: Sequence[str], base: str, headers: dict[str, str], security: S
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError("not an http(s) URL", where=f"--metrics {url}", do="give a URL, auto or off")
         path = whole if parts.path.strip("/") else whole.rstrip("/") + "/metrics"
-        found.append(Page(path, headers if _origin(whole) == _origin(base) else {}, security))
+        found.append(Page(path, headers if _origin(whole) in origins else {}, security))
     return found, AUTO in named
 
 
@@ -206,8 +209,8 @@ class Telemetry:
         self._gpus: dict[str, Any] = {}
         self.notes: list[str] = []
 
-    def open(self, given: Sequence[Page], own: Sequence[Page]) -> None:
-        """Begin. Of the endpoint's `own` candidates the first with a known series is read; `given` ones always are."""
+    def open(self, given: Sequence[Page], own: Sequence[Sequence[Page]]) -> None:
+        """Begin. Of each endpoint's `own` candidates the first with a known series is read; `given` ones always are."""
         self._readers = [Reader(page) for page in given]
         self._thread = threading.Thread(target=self._run, args=(own,), name="telemetry", daemon=True)
         self._thread.start()
@@ -261,8 +264,9 @@ class Telemetry:
 
     # -- in the thread ------------------------------------------------------------------------------------------
 
-    def _run(self, own: Sequence[Page]) -> None:
-        self._search(own)
+    def _run(self, own: Sequence[Sequence[Page]]) -> None:
+        for candidates in reversed(own):  # each goes in front of those before it
+            self._search(candidates)
         self._searched.set()
         due = time.monotonic()
         while self._readers and not self._stop.is_set():

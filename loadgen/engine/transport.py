@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -119,10 +120,13 @@ class Transport:
         if self._soon:
             asyncio.get_running_loop().call_soon(self._one)
 
-    def kept_alive(self) -> bool:
-        """Whether the server has left any connection open for the next request."""
+    def kept_alive(self, url: str) -> bool:
+        """Whether the server of this URL has left any connection open for the next request."""
         assert self._connector is not None
-        return any(protocol.is_connected() for kept in self._connector._conns.values() for protocol, _ in kept)
+        parts = urlsplit(url)
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        own = [kept for key, kept in self._connector._conns.items() if (key.host, key.port) == (parts.hostname, port)]
+        return any(protocol.is_connected() for kept in own for protocol, _ in kept)
 
     def never_reuse(self) -> None:
         """From now on every request gets a connection of its own. For servers that close after each answer without

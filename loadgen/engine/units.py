@@ -32,6 +32,7 @@ class Unit:
     turns: list[PlannedRequest]
     body: bytes | None = None
     held: Held | None = None  # of a budget, for the next turn
+    endpoint: int = 0  # to which all of it goes
 
 
 def units(plan: Iterator[PlannedRequest]) -> Iterator[Unit]:

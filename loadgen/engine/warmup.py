@@ -64,8 +64,9 @@ class WarmUp:
                 self.sizers[workload.name] = table
             if not settings.warmup:
                 continue
-            second = settings.warmup // 2
-            seen = await self._round(runner, spec, workload, settings.warmup - second)
+            count = settings.warmup * len(runner.targets)
+            second = count // 2
+            seen = await self._round(runner, spec, workload, count - second)
             if second and not runner.stop.is_set():
                 seen = await self._round(runner, spec, workload, second)
             took = [_service_ns(e, workload.output_tokens.mean()) for e in seen if e.event_ns]

@@ -29,7 +29,7 @@ class ServerWatch:
     """Reads the server's metrics from `open` to `close`; both return what is known then, as plain values."""
 
     def __init__(
-        self, telemetry: Telemetry, given: Sequence[Page], own: Sequence[Page], say: Callable[[str], None]
+        self, telemetry: Telemetry, given: Sequence[Page], own: Sequence[Sequence[Page]], say: Callable[[str], None]
     ) -> None:
         self._telemetry, self._given, self._own, self._say = telemetry, given, own, say
         self._said = 0
@@ -38,20 +38,21 @@ class ServerWatch:
     def of(
         cls,
         settings: _Settings,
-        probed: Probed,
+        probed: Sequence[Probed],
         now_ns: Callable[[], int],
         writer: Callable[[], Callable[[Scrape], None]],
         say: Callable[[str], None],
     ) -> ServerWatch | None:
-        """The watch that a run's settings ask for; None with `--metrics off`."""
-        base = probed.target.base_url
-        given, auto = pages(settings.metrics, base, settings.headers, settings.security)
+        """The watch that a run's settings ask for; None with `--metrics off`. `probed`: every endpoint."""
+        bases = [one.target.base_url for one in probed]
+        given, auto = pages(settings.metrics, bases, settings.headers, settings.security)
         if not given and not auto:
             return None
-        own = own_pages(base, settings.headers, settings.security) if auto else []
+        own = [own_pages(base, settings.headers, settings.security) for base in bases] if auto else []
         telemetry = Telemetry(now_ns, writer())
-        telemetry.notes += [silent(page.url) for page in own if page.url in probed.silent]
-        return cls(telemetry, given, [page for page in own if page.url not in probed.silent], say)
+        still = {url for one in probed for url in one.silent}
+        telemetry.notes += [silent(page.url) for some in own for page in some if page.url in still]
+        return cls(telemetry, given, [[page for page in some if page.url not in still] for some in own], say)
 
     async def open(self) -> dict[str, Any]:
         """Begin to read."""

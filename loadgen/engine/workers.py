@@ -48,7 +48,7 @@ class Seat:
 
     part: Slice
     origin_ns: int
-    target: Target
+    targets: tuple[Target, ...]
     url: str  # as the user gave it: its secrets are scrubbed from rows
     headers: dict[str, str]
     limits: Limits
@@ -301,12 +301,13 @@ class _Seated:
             self._runner = Runner(
                 self._clock,
                 transport,
-                seat.target,
+                seat.targets[0],
                 ScrubbingSink(seat.make_sink(seat.part.index), Secrets.of(seat.url, seat.headers)),
                 look=self._selector.drain,
                 keep_text=seat.keep_text,
                 count_tokens=seat.count_tokens,
                 worker=seat.part.index,
+                others=seat.targets[1:],
             )
             self._runner.live.tally = Tally() if seat.tally else None
             while (order := await self._orders.get())[0] != "quit":

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.asked import asked, spread
+from loadgen.analysis.endpoints import by_endpoint
 from loadgen.analysis.numbers import NONE, percent, quantity, significant, whole
 from loadgen.analysis.summary import StageSummary, Summary
 from loadgen.model import RunInfo
@@ -38,6 +39,9 @@ def tables(summary: Summary) -> dict[str, Any]:
         ],
         "arrivals": [_arrival(stage, found["arrivals"]) for stage, found in facts],
         "cached": [_cached(stage, found["cached_tokens"]) for stage, found in facts if found["cached_tokens"]],
+        "endpoints": [
+            _endpoint(stage, found) for stage in summary.stages for found in by_endpoint(summary.info, stage.measured)
+        ],
         "turns": [_turn(stage, turn) for stage, found in facts for turn in found["turns"]],
     }
 
@@ -150,6 +154,16 @@ def _turn(stage: StageSummary, found: dict[str, Any]) -> Row:
     }
     row |= {name: quantity(found[name], "s") for name in ("ttft_p50", "ttft_p90", "tpot_p50", "e2e_p50")}
     return row | {name: significant(found[name]) for name in ("prompt_tokens", "output_tokens", "cached_tokens")}
+
+
+def _endpoint(stage: StageSummary, found: dict[str, Any]) -> Row:
+    row: Row = {
+        "stage": stage.info.name,
+        "endpoint": found["endpoint"],
+        "ok": f"{whole(found['ok'])} of {whole(found['sent'])}",
+        "rate": significant(found["output_tokens_per_s"]),
+    }
+    return row | {name: quantity(found[name], "s") for name in ("ttft_p50", "ttft_p99", "tpot_p50", "e2e_p50")}
 
 
 def _get(stage: StageSummary, metric: str, stat: str) -> float | None:

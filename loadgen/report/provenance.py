@@ -10,6 +10,7 @@ import shlex
 from pathlib import PurePath
 from typing import Any
 
+from loadgen.analysis.endpoints import urls
 from loadgen.analysis.numbers import NONE, quantity
 from loadgen.model import RunInfo
 
@@ -35,7 +36,7 @@ def headline(info: RunInfo, hardware: str) -> Pairs:
     engine = version if version.startswith(engine) else f"{engine} {version}".strip()
     pairs = [
         ("Model", title(info)),
-        ("Endpoint", str(info.endpoint.get("url") or NONE)),
+        ("Endpoint", ", ".join(urls(info)) or NONE),
         ("Engine", engine or NONE),
         ("Hardware", hardware or "not named"),
         ("Stages", shown or "none"),
@@ -46,7 +47,10 @@ def headline(info: RunInfo, hardware: str) -> Pairs:
 
 def endpoint(info: RunInfo) -> Pairs:
     """What the probe learned."""
-    return _pairs({key: value for key, value in info.endpoint.items() if key != "trials"})
+    found = _pairs({key: value for key, value in info.endpoint.items() if key not in ("trials", "others")})
+    for number, other in enumerate(info.endpoint.get("others") or (), 2):
+        found += _pairs({key: value for key, value in other.items() if key != "trials"}, f"endpoint {number}: ")
+    return found
 
 
 def host(info: RunInfo) -> Pairs:

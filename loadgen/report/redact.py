@@ -58,9 +58,11 @@ def redacted_fit(info: RunInfo, fit: Mapping[str, Any]) -> dict[str, Any]:
 
 def _cleaner(info: RunInfo) -> Callable[[str], str]:
     """A function that takes out of a text what this run knows to be private, then what looks like an address."""
-    url = str(info.endpoint.get("url") or "")
-    parts = urlsplit(url if "://" in url else f"//{url}")
-    known = {str(info.endpoint.get("model") or ""): MODEL, parts.hostname or "": ADDRESS}
+    known: dict[str, str] = {}
+    for one in (info.endpoint, *(info.endpoint.get("others") or ())):
+        url = str(one.get("url") or "")
+        parts = urlsplit(url if "://" in url else f"//{url}")
+        known |= {str(one.get("model") or ""): MODEL, parts.hostname or "": ADDRESS}
     known |= dict.fromkeys(info.notes.values(), PRIVATE)
     known.pop("", None)
     longest_first = sorted(known, key=len, reverse=True)

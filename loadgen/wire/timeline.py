@@ -59,6 +59,7 @@ def decode(
         output_tokens_requested=planned.output_tokens,
         warmup=planned.warmup,
         repeated_tokens=planned.repeated_tokens,
+        endpoint=capture.endpoint,
         session_id=planned.session_id,
         turn=planned.turn,
         scheduled_ns=capture.scheduled_ns,

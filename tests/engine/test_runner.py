@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from loadgen.engine.runner import Runner, Target
+from loadgen.engine.stage import Slice
+from loadgen.engine.units import units
 from loadgen.model import Capture, Exchange, Failure, Load, Message, PlannedRequest, StageInfo
 from loadgen.plan.budget import Budget, Purse
 from tests.engine.virtual import MS, Endpoint, Rows, S, VirtualClock, requests, virtual
@@ -53,6 +55,49 @@ async def test_closed_loop_is_staggered_over_one_service_time() -> None:
     await runner.run(closed(4, requests=8), requests(8), stagger_ns=100 * MS)
     sent = sorted(row.sent_ns or 0 for row in rows.rows)
     assert sent == [0, 25 * MS, 50 * MS, 75 * MS, 100 * MS, 125 * MS, 150 * MS, 175 * MS]
+
+
+class _Two(Endpoint):
+    """Keeps which URL each body went to."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(clock, lambda now: 100 * MS)
+        self.urls: list[str] = []
+
+    async def stream(self, capture: Capture, url: str, body: bytes) -> None:
+        self.urls.append(url)
+        await super().stream(capture, url, body)
+
+
+def _sessions(count: int) -> Iterator[PlannedRequest]:
+    """Every third unit is a conversation of three turns."""
+    number = 0
+    for unit in range(count):
+        for turn in range(3 if unit % 3 == 0 else 1):
+            session = f"s{unit}" if unit % 3 == 0 else None
+            yield PlannedRequest(
+                number, 0, "chat", (Message("user", "x"),), 7, 1, session_id=session, turn=turn if session else None
+            )
+            number += 1
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@virtual
+async def test_units_go_to_endpoints_in_turn_and_a_session_stays(workers: int) -> None:
+    plan = list(_sessions(12))
+    groups = [unit.turns for unit in units(iter(plan))]
+    went: dict[int, int] = {}
+    for index in range(workers):
+        clock, rows = VirtualClock(), Rows()
+        endpoint = _Two(clock)
+        others = [Target("http://y/v1", "chat", "other")]
+        runner = Runner(clock, endpoint, Target("http://x/v1", "chat", "m"), rows, others=others)
+        own = [request for group in groups[index::workers] for request in group]
+        await runner.run(closed(6, requests=len(plan)), iter(own), part=Slice(index, workers))
+        went |= {row.request_id: row.endpoint for row in rows.rows}
+        for url, body, _ in zip(endpoint.urls, endpoint.bodies, rows.rows, strict=True):
+            assert json.loads(body)["model"] == ("other" if "//y/" in url else "m")
+    assert went == {request.request_id: number % 2 for number, group in enumerate(groups) for request in group}
 
 
 @virtual

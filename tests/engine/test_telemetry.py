@@ -75,7 +75,7 @@ def serving(**answers: tuple[int, str, dict[str, str]]) -> Iterator[_Server]:
 def watching(given: list[Page], own: list[Page]) -> Iterator[tuple[Telemetry, list[Scrape]]]:
     scrapes: list[Scrape] = []
     telemetry = Telemetry(time.monotonic_ns, scrapes.append)
-    telemetry.open(given, own)
+    telemetry.open(given, [own])
     try:
         yield telemetry, scrapes
     finally:
@@ -283,7 +283,7 @@ def test_a_disk_that_is_full_is_a_note() -> None:
 def test_a_key_goes_to_its_own_server_only_and_is_never_recorded() -> None:
     headers = {"Authorization": "Bearer sesame-sesame"}
     given, auto = pages(
-        ["http://a.test:8000/metrics,http://user:hidden@b.test:9400", "auto"], "http://a.test:8000/v1", headers, PLAIN
+        ["http://a.test:8000/metrics,http://user:hidden@b.test:9400", "auto"], ["http://a.test:8000/v1"], headers, PLAIN
     )
     assert auto
     assert [page.headers for page in given] == [headers, {}]
@@ -297,12 +297,12 @@ def test_a_key_goes_to_its_own_server_only_and_is_never_recorded() -> None:
 
 
 def test_what_metrics_names() -> None:
-    assert pages(["off"], "http://a/v1", {}, PLAIN) == ([], False)
-    assert pages(["auto"], "http://a/v1", {}, PLAIN) == ([], True)
-    (page,), auto = pages(["gpu-host:9400"], "http://a/v1", {}, PLAIN)
+    assert pages(["off"], ["http://a/v1"], {}, PLAIN) == ([], False)
+    assert pages(["auto"], ["http://a/v1"], {}, PLAIN) == ([], True)
+    (page,), auto = pages(["gpu-host:9400"], ["http://a/v1"], {}, PLAIN)
     assert (page.url, auto) == ("http://gpu-host:9400/metrics", False)
     with pytest.raises(UsageError, match="--metrics"):
-        pages(["ftp://x"], "http://a/v1", {}, PLAIN)
+        pages(["ftp://x"], ["http://a/v1"], {}, PLAIN)
 
 
 def test_gpus_of_the_dcgm_exporter() -> None:
