@@ -27,6 +27,8 @@ def each(url: str, given: dict[str, Any], run: Run) -> int:
 
     The runs lie in OUTPUT-1, OUTPUT-2, ... Raises UsageError for a run to go on with: each goes on by itself.
     """
+    if not given["endpoint"]:
+        raise UsageError("--spread needs --endpoint")
     if given["resume"] is not None:
         raise UsageError("goes on with one run", where="--resume", do="give that run's URL without --spread each")
     urls = (url, *given["endpoint"])
