@@ -385,7 +385,7 @@ def test_the_endpoints_own_page_may_hang(monkeypatch: pytest.MonkeyPatch) -> Non
     telemetry = Telemetry(time.monotonic_ns, lambda scrape: None)
     telemetry._searched = Late()
     with hanging() as url:
-        telemetry.open([], own_pages(url, {}, PLAIN))
+        telemetry.open([], [own_pages(url, {}, PLAIN)])
         monkeypatch.setattr(telemetry_module, "PATIENCE_S", 0.1)
         telemetry.mark()
         telemetry.close()
