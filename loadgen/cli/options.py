@@ -250,7 +250,7 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         raise UsageError("--insecure and --ca contradict each other", do="give one of them")
     return Settings(
         url=url,
-        others=tuple(_other(text) for text in given["endpoint"]),
+        others=tuple(_other(text) for text in given.get("endpoint", ())),
         model=given["model"],
         dialect=given["dialect"],
         headers=headers,
