@@ -215,3 +215,29 @@ def exchange_of(row: Row) -> Exchange:
         flags=tuple(row.flags),
         server=dict(row.server),
     )
+
+
+def moved_lines(lines: bytes, by_ns: int) -> bytes:
+    """Lines of rows with every stamp moved by `by_ns`, rounded to microseconds; durations stay as they are. A line that
+    is no row stays as it is."""
+    by_us = round(by_ns / 1000)
+    if not by_us:
+        return lines
+    decoder, encoder = msgspec.json.Decoder(Row), msgspec.json.Encoder()
+    found = []
+    for line in lines.splitlines(keepends=True):
+        try:
+            found.append(encoder.encode(_moved(decoder.decode(line), by_us)) + b"\n")
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            found.append(line)
+    return b"".join(found)
+
+
+def _moved(row: Row, by_us: int) -> Row:
+    for name in STAMPS:
+        at = getattr(row, f"{name}_us")
+        if at is not None:
+            setattr(row, f"{name}_us", at + by_us)
+    if row.gap_us and row.sent_us is None:  # the first event stands on the run's axis itself
+        row.gap_us = [row.gap_us[0] + by_us, *row.gap_us[1:]]
+    return row

@@ -141,7 +141,27 @@ def workers_lost(info: RunInfo, m: Measured) -> Iterator[Finding]:
     if lost:
         share = lost / max(workers, lost)
         text = f"{lost:.0f} of {workers:.0f} workers died: their part of the load is missing"
+        if flying := m.info.health.get("requests_lost", 0.0):
+            text += f"; {flying:.0f} requests that they had in flight are marked"
         yield Finding(rule.of_share(share), "workers_lost", text, share, "run again with fewer workers or more memory")
+
+
+def workers_apart(info: RunInfo, m: Measured) -> Iterator[Finding]:
+    """Workers that did not begin together, or whose clocks are not well known, give the load another shape than the
+    plan's. Each request's own figures are of one clock and stay right."""
+    health = m.info.health
+    skew, known = health.get("start_skew_ns", math.nan) / 1e9, health.get("worker_clock_error_ns", math.nan) / 1e9
+    if math.isnan(skew) or health.get("workers", 1.0) < 2:
+        return
+    error = skew + (0.0 if math.isnan(known) else known)
+    whole = stats.quantile_sorted(f.values_of(m, "e2e", f.e2e), 0.5)
+    severity = rule.at_most("questionable", rule.of_error(error, whole))
+    if severity == "info" and math.isnan(known):
+        return
+    text = f"{health['workers']:.0f} workers began within {quantity(skew, 's')} of each other"
+    text += "" if math.isnan(known) else f"; their clocks are known to {quantity(known, 's')}"
+    advice = "" if severity == "info" else "use fewer workers, or nodes that are less busy and closer together"
+    yield Finding(severity, "workers_apart", text, error, advice)
 
 
 def _against_headlines(m: Measured, error_s: float) -> Severity:
@@ -150,4 +170,4 @@ def _against_headlines(m: Measured, error_s: float) -> Severity:
     return rule.worst(rule.of_error(error_s, ttft), rule.of_error(error_s, m.events.gap.quantile(0.5)))
 
 
-CHECKS = (client_delay, send_delay, loop_lag, client_cpu, clock, shared_receives, workers_lost)
+CHECKS = (client_delay, send_delay, loop_lag, client_cpu, clock, shared_receives, workers_lost, workers_apart)

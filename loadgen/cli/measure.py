@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,15 +20,16 @@ from loadgen.analysis.numbers import percent, quantity, significant, whole
 from loadgen.cli.expense import ahead, spent
 from loadgen.cli.resume import resumed
 from loadgen.errors import LoadgenError
-from loadgen.model import Exchange, RunInfo, Sink
+from loadgen.model import Exchange, RunInfo
 
 if TYPE_CHECKING:
     from loadgen.analysis.server import Scrape
     from loadgen.analysis.summary import StageSummary, Summary
     from loadgen.cli.progress import Progress
     from loadgen.engine.course import Course, Rows
+    from loadgen.engine.links import Staff
     from loadgen.engine.runner import Live
-    from loadgen.engine.settings import Settings
+    from loadgen.engine.settings import PartSink, Settings
     from loadgen.plan.schedule import StageSpec
     from loadgen.store.runfile import RunWriter
 
@@ -54,6 +56,7 @@ def measure(
     output: Path | None,
     resume: Path | None = None,
     prometheus_port: int | None = None,
+    ray: str | None = None,
 ) -> tuple[Path, RunInfo, bool]:
     """Run and write; returns the run's folder, its info, and whether it was interrupted.
 
@@ -77,7 +80,8 @@ def measure(
         sink = _LateSink(resume, lambda: None, resume=True)
     watch, close_page = _watched(info, prometheus_port)
     try:
-        interrupted = run_session(settings, course, info, sink, say=say, observe=watch)
+        with _staffed(ray, settings.workers) as staff:
+            interrupted = run_session(settings, course, info, sink, say=say, observe=watch, staff=staff)
     except LoadgenError as bad:
         info.error = str(bad)
         sink.close(info, "failed")
@@ -91,6 +95,17 @@ def measure(
         raise click.exceptions.Abort  # stopped before the endpoint had answered: there is nothing to keep
     path = sink.close(info, "interrupted" if interrupted else "complete")
     return path, info, interrupted
+
+
+def _staffed(ray: str | None, workers: int) -> AbstractContextManager[Staff]:
+    """Where the workers come from: this machine, or the nodes of a Ray cluster."""
+    if ray is None:
+        from loadgen.engine.links import Processes
+
+        return nullcontext(Processes())
+    from loadgen.engine.raystaff import ray_staff
+
+    return ray_staff(ray, workers, say)
 
 
 def _watched(info: RunInfo, port: int | None) -> tuple[Callable[[Live], Progress], Callable[[], None]]:
@@ -198,11 +213,11 @@ class _LateSink:
         assert self._writer is not None
         return ServerWriter(self._writer.path)
 
-    def parts(self) -> Callable[[int], Sink]:
+    def parts(self) -> tuple[Path, Callable[[Path, int], PartSink]]:
         from loadgen.store.runfile import open_part
 
         assert self._writer is not None
-        return partial(open_part, self._writer.path, resume=self._resume)
+        return self._writer.path, partial(open_part, resume=self._resume)
 
     def tail(self) -> Callable[[], Rows]:
         from loadgen.store.tail import Tail

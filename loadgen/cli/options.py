@@ -105,6 +105,13 @@ _LOAD_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"default": "1", "show_default": True, "help": "Client processes, or auto: several when one is too few."},
     ),
     (
+        ("--ray",),
+        {
+            "metavar": "auto|local|HOST:PORT",
+            "help": "Run the workers on the nodes of this Ray cluster (local: started here for the run).",
+        },
+    ),
+    (
         ("--seed",),
         {
             "type": SEEDS,
@@ -304,7 +311,8 @@ def _workers(given: dict[str, Any]) -> int:
     from loadgen.plan.schedule import parse_sweep
 
     most = max(parse_sweep(given["rate"] or given["concurrency"] or "32", integers=False))
-    return max(1, min(cores() - 1, math.ceil(most / _PER_WORKER)))
+    needed = math.ceil(most / _PER_WORKER)
+    return max(1, needed if given.get("ray") else min(cores() - 1, needed))
 
 
 def _metrics(url: str, wanted: tuple[str, ...]) -> tuple[str, ...]:

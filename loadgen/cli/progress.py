@@ -1,15 +1,17 @@
 """The progress line of a run: requests, errors, current TTFT and TPOT, time left. Silent when not on a terminal.
 
-Knows: the runner's live counters. Must not know: metrics; what it shows are medians of the last hundred requests.
+Knows: the runner's live counters. Must not know: metrics; its percentiles are those of histograms that any number of
+workers add up to, and the line says how far off they can be.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from loadgen.analysis.tally import ERROR_SHARE, Histogram, Tally, merged
 
 if TYPE_CHECKING:
     from loadgen.engine.runner import Live
@@ -26,6 +28,7 @@ class Progress:
         self._info: StageInfo | None = None
         self._begun_s = 0.0
         self._sent_before = 0
+        self._before = Tally()
         self._task: asyncio.Task[None] | None = None
 
     def stage(self, info: StageInfo | None) -> None:
@@ -33,9 +36,11 @@ class Progress:
         self._info = info
         self._begun_s = asyncio.get_running_loop().time()
         self._sent_before = self._live.finished
+        self._before = merged([self._live.tally or Tally()])
 
     async def __aenter__(self) -> Progress:
         if sys.stderr.isatty():
+            self._live.tally = self._live.tally or Tally()
             self._task = asyncio.create_task(self._draw())
         return self
 
@@ -60,20 +65,21 @@ class Progress:
         live, info = self._live, self._info
         if info is None:
             return "probing and warming up ..."
-        recent = [e for e in live.recent if e.outcome == "ok" and e.event_ns and e.sent_ns is not None]
-        ttfts = [(e.event_ns[0] - e.sent_ns) / 1e6 for e in recent if e.sent_ns is not None]
-        tpots = [
-            (e.event_ns[-1] - e.event_ns[0]) / 1e6 / (sum(e.event_tokens) - 1)
-            for e in recent
-            if sum(e.event_tokens) > 1
-        ]
         done = live.finished - self._sent_before
         parts = [f"{info.name}: {done} done, {live.in_flight} in flight, {live.failed} failed"]
-        parts += [f"TTFT {median(ttfts):.1f} ms"] if ttfts else []
-        parts += [f"TPOT {median(tpots):.2f} ms"] if tpots else []
+        parts += self._percentiles(live.tally or Tally())
         left = self._left_s(done)
         parts += [f"about {left:.0f} s left"] if left is not None else []
         return " | ".join(parts)
+
+    def _percentiles(self, tally: Tally) -> list[str]:
+        shown = []
+        for name, now, before in (("TTFT", tally.ttft, self._before.ttft), ("ITL", tally.gap, self._before.gap)):
+            here = Histogram(now.bounds, now.counts - before.counts)
+            if here.counts.sum() > 0:
+                p50, p99 = (f"{here.quantile(q) * 1e3:.3g}" for q in (0.5, 0.99))
+                shown.append(f"{name} p50 {p50} p99 {p99} ms")
+        return [f"{', '.join(shown)} (±{ERROR_SHARE * 100:.0f} %)"] if shown else []
 
     def _left_s(self, done: int) -> float | None:
         assert self._info is not None

@@ -85,6 +85,7 @@ def _one(url: str, given: dict[str, Any]) -> tuple[Path, int]:
         output=None if given["output"] is None else Path(given["output"]),
         resume=given["resume"],
         prometheus_port=given["prometheus_port"],
+        ray=given["ray"],
     )
     return run_dir, finish(run_dir, given["slo"], report=not given["no_report"], interrupted=interrupted)
 

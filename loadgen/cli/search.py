@@ -74,6 +74,7 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
         output=None if given["output"] is None else Path(given["output"]),
         resume=given["resume"],
         prometheus_port=given["prometheus_port"],
+        ray=given["ray"],
     )
     return _finish(run_dir, report=not given["no_report"], interrupted=interrupted)
 

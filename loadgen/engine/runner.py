@@ -7,7 +7,6 @@ HTTP, metrics, plan making.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -49,13 +48,12 @@ class Target:
 
 @dataclass(slots=True)
 class Live:
-    """Counters for the progress line."""
+    """Counters for whoever watches."""
 
     sent: int = 0
     finished: int = 0
     failed: int = 0
     in_flight: int = 0
-    recent: deque[Exchange] = field(default_factory=lambda: deque(maxlen=100))
     tally: Tally | None = None  # kept where somebody may look while the run goes on
 
 

@@ -24,6 +24,8 @@ from loadgen.engine.course import Course
 from loadgen.engine.guard import Guard
 from loadgen.engine.health import HealthMeter
 from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity
+from loadgen.engine.links import Processes, Staff
+from loadgen.engine.lost import book, loss_of
 from loadgen.engine.probe import Probed
 from loadgen.engine.runner import Live, Runner
 from loadgen.engine.settings import Observer, RunSink, Settings
@@ -34,7 +36,8 @@ from loadgen.engine.umpire import Umpire, watch
 from loadgen.engine.units import Slice
 from loadgen.engine.warmup import WarmUp
 from loadgen.engine.watch import ServerWatch
-from loadgen.engine.workers import Crew, Seat, Task
+from loadgen.engine.worker import Task, seats_for
+from loadgen.engine.workers import Crew
 from loadgen.errors import EndpointError, UsageError
 from loadgen.model import PlannedRequest, RunInfo, StageInfo
 from loadgen.plan.budget import Purse
@@ -56,6 +59,7 @@ class Session:
     selector: StampingSelector | None
     say: Callable[[str], None] = lambda line: None
     observe: Callable[[Live], Observer] | None = None
+    staff: Staff = field(default_factory=Processes)
     interrupted: bool = False
     _runner: Runner | None = None
     _crew: Crew | None = None
@@ -96,7 +100,7 @@ class Session:
             if self.interrupted:
                 return
             self._warm_up.meet(probed[0])
-            self._crew = self._hire(runner)
+            self._crew = await self._hire(runner)
             if course.ending:
                 self._umpire = Umpire(course.ending, settings.seed, self.sink.tail())
             try:
@@ -110,6 +114,7 @@ class Session:
                     await asyncio.to_thread(self._umpire.close)
                 if self._crew is not None:
                     await self._crew.close()
+                    self._record_crew()
                 if self._server is not None:
                     self._record(await self._server.close())
 
@@ -197,7 +202,11 @@ class Session:
         judge = self._judge(info, runner)
         try:
             if self._crew is not None:
-                await self._crew.stage(Task(info, plan, stagger_ns, self._purse), runner.stop)
+                task = Task(info, plan, stagger_ns, purse=self._purse)
+                for lost in await self._crew.stage(task, runner.stop):
+                    rows = await asyncio.to_thread(self.sink.tail()(), info.stage)
+                    book(info, await asyncio.to_thread(loss_of, lost, task, rows), runner.sink)
+                self._record_crew()
                 if self._purse is not None:
                     self._purse.book(int(info.health.pop("spent_tokens")), info.health.pop("spent_cost"))
                     self._purse.empty = spent_limit(info)
@@ -223,6 +232,10 @@ class Session:
                 self.info.endpoint["guard"] = provenance.scrub(self._guard.record(), secrets.scrub)
             self.sink.update(self.info)
 
+    def _record_crew(self) -> None:
+        if self._crew is not None and (facts := self._crew.facts()):
+            self.info.host["ray"] = facts
+
     def _judge(self, info: StageInfo, runner: Runner) -> asyncio.Future[None]:
         """Watches the stage that begins, where something may end it before its time."""
         umpire = self._umpire
@@ -233,34 +246,21 @@ class Session:
 
     def _make_room(self, stages: Sequence[StageSpec]) -> None:
         """For as many connections as these stages surely need at a time."""
-        note = ensure_capacity(max((_connections(spec) for spec in stages), default=1))
+        note = ensure_capacity(max((_connections(spec) for spec in stages), default=1)) if self.staff.here else None
         if note:
             self.say(note)
 
-    def _hire(self, runner: Runner) -> Crew | None:
+    async def _hire(self, runner: Runner) -> Crew | None:
         """The worker processes, where more than one is wanted."""
         settings = self.settings
-        if settings.workers <= 1:
+        if settings.workers <= 1 and self.staff.here:
             return None
-        seats = [
-            Seat(
-                Slice(index, settings.workers),
-                self.clock.origin_ns,
-                runner.targets,
-                settings.url,
-                settings.headers,
-                settings.limits,
-                settings.security,
-                settings.keep_text,
-                settings.tokenizer,
-                self._reuse,
-                self.sink.parts(),
-                runner.live.tally is not None,
-            )
-            for index in range(settings.workers)
-        ]
-        crew = Crew(seats, self.clock, runner.live)
-        crew.start()
+        tally = runner.live.tally is not None
+        seats = seats_for(
+            settings, runner.targets, self.clock.origin_ns, self.sink.parts(), reuse=self._reuse, tally=tally
+        )
+        crew = Crew(seats, self.staff, self.clock, runner.live)
+        await crew.start()
         return crew
 
     def _stagger_ns(self, spec: StageSpec) -> int:
@@ -324,11 +324,12 @@ def run_session(
     *,
     say: Callable[[str], None] = lambda line: None,
     observe: Callable[[Live], Observer] | None = None,
+    staff: Staff | None = None,
 ) -> bool:
     """Run in an event loop of its own; returns True when the run was interrupted. Blocks until it is over."""
     clock = MonotonicClock(_origin_ns(info))
     selector = StampingSelector(clock.origin_ns) if sys.platform.startswith("linux") else None
-    session = Session(settings, info, sink, clock, selector, say, observe)
+    session = Session(settings, info, sink, clock, selector, say, observe, staff or Processes())
     loop = asyncio.SelectorEventLoop(selector)
     asyncio.set_event_loop(loop)
     try:

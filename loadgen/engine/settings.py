@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -48,6 +49,12 @@ class Settings:
     guard: bool = False  # ask checkable questions beside the load
 
 
+class PartSink(Sink, Protocol):
+    """Where the rows of one worker go: as requests, or as whole lines that were written elsewhere."""
+
+    def append(self, lines: bytes) -> None: ...
+
+
 class RunSink(Protocol):
     """Where a run is written: rows as they finish, and what is known about the run whenever it changes."""
 
@@ -63,8 +70,8 @@ class RunSink(Protocol):
         """What opens a reader of the stages' rows, also in another process; picklable."""
         ...
 
-    def parts(self) -> Callable[[int], Sink]:
-        """What a worker process opens its own part of the run with, by its number; picklable."""
+    def parts(self) -> tuple[Path, Callable[[Path, int], PartSink]]:
+        """The run's folder, and what opens a worker's own part in a folder, by the worker's number; picklable."""
         ...
 
 

@@ -391,7 +391,6 @@ class Stage:
             exchange = replace(exchange, worker=runner.worker)
         runner.live.finished += 1
         runner.live.failed += exchange.outcome == "failed"
-        runner.live.recent.append(exchange)
         if runner.live.tally is not None:
             runner.live.tally.add(exchange)
         if runner.purse is not None and held is not None:

@@ -1,172 +1,132 @@
-"""Several processes that run one plan together.
+"""Several workers that run one plan together: the parent's side.
 
-Knows: how a parent and its workers talk, agree on a start, lend slots, and what the death of one means. Must not know:
-how a stage is run (`runner` does), or where rows go (a factory that comes in makes each worker's sink).
+Knows: how workers agree on a start, who lends slots to whom, what the loss of one means, how their records become one.
+Must not know: where a worker runs and how words reach it (`links`), how a stage is run (`runner` does).
 
 Theory of operation. The parent probes, warms up and calibrates; then every worker gets the same stage and its slice
 of the plan (request k goes to worker k mod n), so the schedule is the same for any number of workers. Workers build
-bodies ahead and say `ready`; the parent names one start on CLOCK_MONOTONIC, which all processes of a machine share.
+bodies ahead and say `ready`; the parent names one start, which each is told on its own clock.
 In closed loop the users are divided; a worker whose slice has ended gives its slots back and the parent lends them to
 those that still have work, so that the whole concurrency stays exact. Each worker writes a part of the run file of its
-own; counters come to the parent twice a second. A worker that dies is counted, its finished rows are kept.
+own; counters come to the parent once a second. Of a worker that is lost, what it had finished is kept, what it had sent
+is marked, and the next stage is divided among those that are left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import multiprocessing
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
-from loadgen.analysis.tally import Tally, merged
+from loadgen.analysis.tally import merged
 from loadgen.engine.clock import MonotonicClock
-from loadgen.engine.health import HealthMeter
-from loadgen.engine.host import ScrubbingSink, Secrets
-from loadgen.engine.runner import Live, Runner, Target
-from loadgen.engine.sockets import StampingSelector
-from loadgen.engine.timeouts import Limits
-from loadgen.engine.transport import Security, Transport
-from loadgen.engine.units import Slice
+from loadgen.engine.links import Link, Staff, Word
+from loadgen.engine.lost import Lost
+from loadgen.engine.runner import Live
+from loadgen.engine.stage import Slice
+from loadgen.engine.worker import Seat, Task
 from loadgen.errors import LoadgenError
-from loadgen.model import Ended, PlannedRequest, Sink, StageInfo
-from loadgen.plan.budget import Purse
-from loadgen.wire.timeline import last_token_ns
+from loadgen.model import Ended, StageInfo
 
-_LEAD_NS = 100_000_000  # between the last `ready` and the common start
-_COUNTS_S = 0.5
-_PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """What a worker process is started with; picklable. `make_sink(worker)` opens its part of the run file."""
-
-    part: Slice
-    origin_ns: int
-    targets: tuple[Target, ...]
-    url: str  # as the user gave it: its secrets are scrubbed from rows
-    headers: dict[str, str]
-    limits: Limits
-    security: Security
-    keep_text: bool
-    count_tokens: Callable[[str], int] | None
-    reuse: bool  # of connections
-    make_sink: Callable[[int], Sink]
-    tally: bool = False  # somebody looks while the run goes on
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One stage for one worker; picklable. `plan(part)` makes the requests of its slice."""
-
-    info: StageInfo
-    plan: Callable[[Slice], Iterator[PlannedRequest]]
-    stagger_ns: int
-    purse: Purse | None = None  # of all workers together; each holds its share
+_ADD_UP_S = 0.5
+_SUMS = ("receives", "peak_connections", "spent_tokens", "spent_cost")
 
 
 @dataclass(slots=True)
 class _Worker:
-    process: BaseProcess
-    pipe: Connection
+    number: int
+    link: Link
     live: Live = field(default_factory=Live)
+    task: Task | None = None  # of the stage that runs
+    sent_before: int = 0
     ready: bool = False
     result: StageInfo | None = None
     ended_plan: bool = False
-    lost: bool = False
+    lost_ns: int | None = None
 
 
 class Crew:
-    """The parent's side. `start()` once, `stage()` for each stage, `close()` at the end."""
+    """`start()` once, `stage()` for each stage, `close()` at the end."""
 
-    def __init__(self, seats: list[Seat], clock: MonotonicClock, live: Live) -> None:
-        self._seats, self._clock, self._live = seats, clock, live
+    def __init__(self, seats: list[Seat], staff: Staff, clock: MonotonicClock, live: Live) -> None:
+        self._seats, self._staff, self._clock, self._live = seats, staff, clock, live
         self._workers: list[_Worker] = []
         self._changed = asyncio.Event()
-        self._spare = 0
+        self._spare = self._lent = 0
         self._error: LoadgenError | None = None
+        self._adding: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
-        """Spawn the processes (never fork: a forked event loop shares its epoll)."""
-        context = multiprocessing.get_context("spawn")
-        loop = asyncio.get_running_loop()
-        for seat in self._seats:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_main, args=(seat, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            worker = _Worker(process, ours)
+    async def start(self) -> None:
+        """Start the workers."""
+        for seat, link in zip(
+            self._seats, await asyncio.gather(*(self._staff.hire(seat) for seat in self._seats)), strict=True
+        ):
+            worker = _Worker(seat.number, link)
             self._workers.append(worker)
-            loop.add_reader(ours.fileno(), self._hear, worker)
+            self._attend(worker)
 
-    async def stage(self, task: Task, stop: asyncio.Event) -> StageInfo:
-        """Run one stage on all workers that are alive; returns their merged record."""
-        self._spare = 0
-        for worker in self._workers:
+    def _attend(self, worker: _Worker) -> None:
+        worker.link.listen(lambda words: self._hear(worker, words), lambda: self._lose(worker))
+
+    async def stage(self, task: Task, stop: asyncio.Event) -> list[Lost]:
+        """Run one stage on all workers that are alive and fill in its record; returns those that were lost in it."""
+        self._spare = self._lent = 0
+        mine = self._alive()
+        for index, worker in enumerate(mine):
             worker.ready, worker.result, worker.ended_plan = False, None, False
-        for worker in self._alive():
-            self._send(worker, ("stage", task))
+            worker.task = replace(task, part=Slice(index, len(mine)))
+            worker.link.send(("stage", worker.task))
         await self._until(lambda: all(w.ready for w in self._alive()))
-        start_ns = self._clock.now_ns() + _LEAD_NS
+        start_ns = self._clock.now_ns() + self._staff.lead_ns
         for worker in self._alive():
-            self._send(worker, ("go", start_ns))
+            worker.link.send(("go", start_ns + worker.link.shift_ns))
         stopper = asyncio.create_task(self._pass_on(stop))
         try:
             await self._until(lambda: all(w.result is not None for w in self._alive()))
         finally:
             stopper.cancel()
-        merged = self._merge(task.info)
-        for worker, seat in zip(self._workers, self._seats, strict=True):
-            # What a worker had spent that died, nobody knows: take it that all of its share is.
-            if task.purse is not None and worker.ready and worker.result is None:
-                share = task.purse.share(seat.part.index, seat.part.count).spent
-                merged.health["spent_tokens"] += share.tokens or 0
-                merged.health["spent_cost"] += share.cost or 0.0
-        return merged
+        await asyncio.gather(*(worker.link.settle() for worker in mine))
+        self._add_up()
+        return self._merge(task.info, mine, start_ns)
 
     def end(self, ended: Ended) -> None:
         """End the running stage before its time, on every worker."""
         for worker in self._alive():
-            self._send(worker, ("end", ended))
+            worker.link.send(("end", ended))
 
     async def close(self) -> None:
-        """End every process; one that does not listen is killed."""
-        loop = asyncio.get_running_loop()
-        for worker in self._workers:
-            if not worker.lost:
-                self._send(worker, ("quit", None))
-        for worker in self._workers:
-            await loop.run_in_executor(None, worker.process.join, 10)
-            if worker.process.is_alive():
-                worker.process.kill()
-            if not worker.lost:
-                loop.remove_reader(worker.pipe.fileno())
-            worker.pipe.close()
+        """End every worker; one that does not listen is killed."""
+        if self._adding is not None:
+            self._adding.cancel()
+        await asyncio.gather(*(worker.link.close() for worker in self._workers))
+
+    def facts(self) -> dict[str, Any]:
+        """Where the workers run and how well their clocks are known; nothing for processes of this machine."""
+        told = [
+            {"worker": worker.number, **facts, "lost": worker.lost_ns is not None}
+            for worker in self._workers
+            if (facts := worker.link.facts())
+        ]
+        return self._staff.facts() | {"workers": told} if told else {}
 
     # -- what workers say ---------------------------------------------------------------------------------------
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: _Worker, words: list[Word]) -> None:
         try:
-            while worker.pipe.poll():
-                word, value = worker.pipe.recv()
+            for word, value in words:
                 self._obey(worker, word, value)
-        except (EOFError, OSError):
-            self._lose(worker)
         except LoadgenError as bad:  # raised where the stage waits: nobody waits for a reader's callback
             self._error = self._error or bad
         self._changed.set()
 
     def _obey(self, worker: _Worker, word: str, value: Any) -> None:
         if word == "ready":
-            worker.ready = True
+            worker.ready, worker.sent_before = True, value
         elif word == "counts":
             worker.live = value
-            self._add_up()
+            if self._adding is None:
+                self._adding = asyncio.get_running_loop().call_later(_ADD_UP_S, self._add_up)
         elif word == "spare":
             worker.ended_plan = True
             self._spare += value
@@ -181,35 +141,33 @@ class Crew:
         """Give spare slots to the workers that still have requests, in turn."""
         takers = [w for w in self._alive() if not w.ended_plan and w.result is None]
         for index in range(self._spare if takers else 0):
-            self._send(takers[index % len(takers)], ("lend", 1))
+            takers[index % len(takers)].link.send(("lend", 1))
         if takers:
+            self._lent += self._spare
             self._spare = 0
 
     def _lose(self, worker: _Worker) -> None:
-        if not worker.lost:
-            worker.lost = True
-            asyncio.get_running_loop().remove_reader(worker.pipe.fileno())
+        if worker.lost_ns is None:
+            worker.lost_ns = self._clock.now_ns()
+            self._changed.set()
 
     def _add_up(self) -> None:
+        """Sum up what all have counted: for many workers too much to do it at each word of one of them."""
+        if self._adding is not None:
+            self._adding.cancel()
+            self._adding = None
         lives = [w.live for w in self._workers]
         self._live.sent = sum(x.sent for x in lives)
         self._live.finished = sum(x.finished for x in lives)
         self._live.failed = sum(x.failed for x in lives)
-        self._live.in_flight = sum(x.in_flight for x in lives)
+        self._live.in_flight = sum(w.live.in_flight for w in self._alive())
         if self._live.tally is not None:
             self._live.tally = merged(x.tally for x in lives if x.tally is not None)
-        self._live.recent.extend(e for x in lives for e in list(x.recent)[-20:])
 
     # -- small parts --------------------------------------------------------------------------------------------
 
     def _alive(self) -> list[_Worker]:
-        return [w for w in self._workers if not w.lost]
-
-    def _send(self, worker: _Worker, message: tuple[str, Any]) -> None:
-        try:
-            worker.pipe.send(message)
-        except OSError:
-            self._lose(worker)
+        return [w for w in self._workers if w.lost_ns is None]
 
     async def _until(self, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -223,158 +181,56 @@ class Crew:
     async def _pass_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         for worker in self._alive():
-            self._send(worker, ("stop", None))
+            worker.link.send(("stop", None))
 
-    def _merge(self, info: StageInfo) -> StageInfo:
+    def _merge(self, info: StageInfo, mine: list[_Worker], start_ns: int) -> list[Lost]:
         """One record from those of the workers: windows agree, counts add up, the worst of the client counts."""
-        results = [w.result for w in self._workers if w.result is not None]
-        first = results[0]
-        info.start_ns, info.window_start_ns = first.start_ns, first.window_start_ns
-        info.window_end_ns = max((r.window_end_ns for r in results if r.window_end_ns is not None), default=None)
-        info.end_ns = max((r.end_ns for r in results if r.end_ns is not None), default=None)
+        done = [(w.result, w.link.shift_ns) for w in mine if w.result is not None]
+        results = [result for result, _ in done]
+        info.start_ns = start_ns
+        info.window_start_ns = start_ns + max(
+            ((r.window_start_ns or 0) - (r.start_ns or 0) for r in results), default=0
+        )
+        info.window_end_ns = max((r.window_end_ns - by for r, by in done if r.window_end_ns is not None), default=None)
+        info.end_ns = max((r.end_ns - by for r, by in done if r.end_ns is not None), default=None)
         info.planned = sum(r.planned for r in results)
         info.unsent = sum(r.unsent for r in results)
         info.stopped = next((r.stopped for r in results if r.stopped), None)
         info.reached = next((r.reached for r in results if r.reached), None)
-        if info.requests is not None and info.reached is None:
-            info.unsent += info.requests - info.planned
-            info.planned = info.requests
-        info.health = _merged_health([r.health for r in results])
-        info.health["workers"] = float(len(self._workers))
-        info.health["workers_lost"] = float(sum(w.lost for w in self._workers))
-        return info
+        info.health = merged_health([r.health for r in results])
+        lost = [w for w in mine if w.result is None]
+        info.health |= {
+            "workers": float(len(mine)),
+            "workers_lost": float(len(lost)),
+            "slots_lent": float(self._lent),
+        }
+        if not self._staff.here:
+            errors = [w.link.facts()["error_ns"] for w in mine]
+            info.health["worker_clock_error_ns"] = float(max(errors))
+        for worker in lost:  # what one had spent that died, nobody knows: take it that all of its share is
+            if worker.task is not None and worker.task.purse is not None and worker.ready:
+                part = worker.task.part
+                share = worker.task.purse.share(part.index, part.count).spent
+                info.health["spent_tokens"] = info.health.get("spent_tokens", 0.0) + (share.tokens or 0)
+                info.health["spent_cost"] = info.health.get("spent_cost", 0.0) + (share.cost or 0.0)
+        return [
+            Lost(w.number, w.task.part, w.live.sent - w.sent_before if w.ready else 0, w.lost_ns or 0)
+            for w in lost
+            if w.task is not None
+        ]
 
 
-def _merged_health(parts: list[dict[str, float]]) -> dict[str, float]:
+def merged_health(parts: list[dict[str, float]]) -> dict[str, float]:
     """Counts add up; of everything else the worst worker stands for the whole (the least for `kernel_stamps`)."""
     merged: dict[str, float] = {}
     for key in sorted({key for part in parts for key in part}):
         values = [part[key] for part in parts if key in part]
-        if key in ("receives", "peak_connections", "spent_tokens", "spent_cost"):
+        if key in _SUMS:
             merged[key] = sum(values)
         else:
             merged[key] = min(values) if key == "kernel_stamps" else max(values)
+    late = [part["start_late_ns"] for part in parts if "start_late_ns" in part]
+    if late:
+        merged["start_skew_ns"] = max(late) - min(late)
     merged["client_cpu_total_s"] = sum(part.get("client_cpu_s", 0.0) for part in parts)
     return merged
-
-
-# -- the worker's side --------------------------------------------------------------------------------------------
-
-
-def _main(seat: Seat, pipe: Connection) -> None:
-    """The entry point of a worker process. Ctrl-C reaches the whole group; the parent alone decides what it means."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    selector = StampingSelector(seat.origin_ns)
-    loop = asyncio.SelectorEventLoop(selector)
-    with contextlib.suppress(EOFError, OSError):  # the parent is gone: the rows are on disk, nobody listens
-        try:
-            loop.run_until_complete(_Seated(seat, pipe, selector).serve())
-        except LoadgenError as bad:
-            pipe.send(("error", (type(bad), bad.what, bad.where, bad.do)))
-
-
-class _Seated:
-    """One worker at work."""
-
-    def __init__(self, seat: Seat, pipe: Connection, selector: StampingSelector) -> None:
-        self._seat, self._pipe, self._selector = seat, pipe, selector
-        self._clock = MonotonicClock(seat.origin_ns)
-        self._orders: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
-        self._start: asyncio.Future[int] | None = None
-        self._runner: Runner | None = None
-
-    async def serve(self) -> None:
-        seat = self._seat
-        asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._hear)
-        transport = Transport(
-            self._clock,
-            selector=self._selector,
-            headers=seat.headers,
-            limits=seat.limits,
-            security=seat.security,
-            last_token_ns=last_token_ns,
-        )
-        async with transport:
-            if not seat.reuse:
-                transport.never_reuse()
-            self._runner = Runner(
-                self._clock,
-                transport,
-                seat.targets[0],
-                ScrubbingSink(seat.make_sink(seat.part.index), Secrets.of(seat.url, seat.headers)),
-                look=self._selector.drain,
-                keep_text=seat.keep_text,
-                count_tokens=seat.count_tokens,
-                worker=seat.part.index,
-                others=seat.targets[1:],
-            )
-            self._runner.live.tally = Tally() if seat.tally else None
-            while (order := await self._orders.get())[0] != "quit":
-                await self._stage(self._runner, transport, order[1])
-
-    def _hear(self) -> None:
-        try:
-            while self._pipe.poll():
-                self._obey(*self._pipe.recv())
-        except (EOFError, OSError):  # the parent is gone: end what is in flight, write it, and leave
-            asyncio.get_running_loop().remove_reader(self._pipe.fileno())
-            if self._runner is not None:
-                self._runner.stop.set()
-            if self._start is not None and not self._start.done():
-                self._start.set_exception(EOFError())
-            self._orders.put_nowait(("quit", None))
-
-    def _obey(self, word: str, value: Any) -> None:
-        assert self._runner is not None
-        if word == "go" and self._start is not None:
-            self._start.set_result(value)
-        elif word == "lend":
-            self._runner.lend(value)
-        elif word == "stop":
-            self._runner.stop.set()
-        elif word == "end":
-            self._runner.end(value)
-        else:
-            self._orders.put_nowait((word, value))
-
-    async def _stage(self, runner: Runner, transport: Transport, task: Task) -> None:
-        info = replace(task.info, health={})
-        part = self._seat.part
-        runner.purse = None if task.purse is None else task.purse.share(part.index, part.count)
-        self._start = asyncio.get_running_loop().create_future()
-        meter = HealthMeter(self._selector)
-        counts = asyncio.create_task(self._count(runner))
-
-        async def agreed_start() -> int:
-            assert self._start is not None
-            self._pipe.send(("ready", None))
-            start = await self._start
-            meter.start()
-            return start
-
-        try:
-            await runner.run(
-                info,
-                task.plan(self._seat.part),
-                stagger_ns=task.stagger_ns,
-                part=self._seat.part,
-                agreed_start=agreed_start,
-                give_back=lambda slots: self._pipe.send(("spare", slots)),
-            )
-        except LoadgenError as bad:
-            self._pipe.send(("error", (type(bad), bad.what, bad.where, bad.do)))
-        finally:
-            counts.cancel()
-        info.health |= meter.stop()
-        info.health["peak_connections"] = float(transport.peak_connections)
-        if runner.purse is not None:
-            info.health["spent_tokens"] = float(runner.purse.spent.spent_tokens)
-            info.health["spent_cost"] = runner.purse.spent.spent_cost
-        self._pipe.send(("counts", runner.live))
-        self._pipe.send(("done", info))
-
-    async def _count(self, runner: Runner) -> None:
-        while True:
-            await asyncio.sleep(_COUNTS_S)
-            self._pipe.send(("counts", runner.live))

@@ -101,11 +101,14 @@ class RowWriter:
 
     def write(self, exchange: Exchange) -> None:
         """Append one request. Raises StorageError when it could not be kept; all earlier ones are."""
-        line = _encode(self._encoder, row_of(exchange)) + b"\n"
+        self.append(_encode(self._encoder, row_of(exchange)) + b"\n")
+
+    def append(self, lines: bytes) -> None:
+        """Append whole lines. Raises StorageError when they could not be kept; all earlier ones are."""
         done = 0
         try:
-            while done < len(line):
-                done += os.write(self._file, line[done:])
+            while done < len(lines):
+                done += os.write(self._file, lines[done:])
         except OSError as bad:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
