@@ -14,17 +14,21 @@ from loadgen.engine.sockets import StampingSelector
 
 
 class HealthMeter:
-    """Use `start()` before a stage and `stop()` after it. No garbage is collected in between: a collection would stop
-    the client for milliseconds at a random moment, and the hot path makes no cycles."""
+    """Use `quiet()`, then `start()` before a stage and `stop()` after it. No garbage is collected in between: a
+    collection would stop the client for milliseconds at a random moment, and the hot path makes no cycles."""
 
     def __init__(self, selector: StampingSelector | None) -> None:
         self._selector = selector
         self._cpu_s = self._wall_s = 0.0
 
-    def start(self) -> None:
+    def quiet(self) -> None:
+        """Collect now, and no more until the end; it takes long, so it comes before a start is agreed."""
         gc.collect()
         gc.freeze()
         gc.disable()
+
+    def start(self) -> None:
+        """From now on the numbers count."""
         if self._selector is not None:
             self._selector.reset_counters()
             self._selector.wall.measure()

@@ -214,6 +214,7 @@ class Session:
                 meter = HealthMeter(self.selector)
 
                 async def start() -> int:
+                    meter.quiet()
                     meter.start()
                     return self.clock.now_ns()
 

@@ -3,7 +3,7 @@
 Knows: how it is started, what its parent may say to it and what it says back. Must not know: the other workers, how a
 stage is run (`runner` does), where its rows go (a function comes in that opens the place), on which machine it runs.
 
-A worker builds bodies ahead and says `ready`; it is told one `go` with the common start; it counts aloud once a second
+A worker builds bodies ahead and says `ready`; it is told one `go` with the common start; it counts aloud twice a second
 and ends each stage with `done`. Slots that it has no more requests for it gives back with `spare`, and it may be lent
 others. A parent that is gone ends it: what is in flight is ended and written first.
 """
@@ -34,7 +34,7 @@ from loadgen.model import PlannedRequest, StageInfo
 from loadgen.plan.budget import Purse
 from loadgen.wire.timeline import last_token_ns
 
-_COUNTS_S = 1.0
+_COUNTS_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +184,7 @@ class _Seated:
 
         async def agreed_start() -> int:
             assert self._start is not None
+            meter.quiet()
             self._pipe.send(("ready", runner.live.sent))
             start = await self._start
             meter.start()

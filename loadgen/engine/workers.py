@@ -8,8 +8,8 @@ of the plan (request k goes to worker k mod n), so the schedule is the same for 
 bodies ahead and say `ready`; the parent names one start, which each is told on its own clock.
 In closed loop the users are divided; a worker whose slice has ended gives its slots back and the parent lends them to
 those that still have work, so that the whole concurrency stays exact. Each worker writes a part of the run file of its
-own; counters come to the parent once a second. Of a worker that is lost, what it had finished is kept, what it had sent
-is marked, and the next stage is divided among those that are left.
+own; counters come to the parent twice a second. Of a worker that is lost, what it had finished is kept, what it had
+sent is marked, and the next stage is divided among those that are left.
 """
 
 from __future__ import annotations

@@ -313,6 +313,7 @@ def _measure(
         ) as transport:
             runner = Runner(clock, transport, Target(null.url, "chat", model), sink, look=selector.drain)
             meter = HealthMeter(selector)
+            meter.quiet()
 
             def end() -> None:
                 health.update(meter.stop())
