@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loadgen.analysis.frame import Requests
-from loadgen.engine.stage import Slice
+from loadgen.engine.units import Slice
 from loadgen.engine.worker import Task
 from loadgen.model import Exchange, Failure, PlannedRequest, Sink, StageInfo
 

@@ -26,9 +26,9 @@ from loadgen.engine.host import ScrubbingSink, Secrets, ensure_capacity
 from loadgen.engine.runner import Runner, Target
 from loadgen.engine.settings import PartSink, Settings
 from loadgen.engine.sockets import StampingSelector
-from loadgen.engine.stage import Slice
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
+from loadgen.engine.units import Slice
 from loadgen.errors import LoadgenError
 from loadgen.model import PlannedRequest, StageInfo
 from loadgen.plan.budget import Purse

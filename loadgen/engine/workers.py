@@ -24,7 +24,7 @@ from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.links import Link, Staff, Word
 from loadgen.engine.lost import Lost
 from loadgen.engine.runner import Live
-from loadgen.engine.stage import Slice
+from loadgen.engine.units import Slice
 from loadgen.engine.worker import Seat, Task
 from loadgen.errors import LoadgenError
 from loadgen.model import Ended, StageInfo

@@ -9,7 +9,7 @@ from itertools import count, islice
 import pytest
 
 from loadgen.engine.lost import Lost, book, loss_of
-from loadgen.engine.stage import Slice
+from loadgen.engine.units import Slice
 from loadgen.engine.worker import Task
 from loadgen.model import Exchange, PlannedRequest, StageInfo
 from tests.analysis.made import frame, ok, stage
