@@ -94,7 +94,7 @@ def endpoint() -> Iterator[str]:
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, endpoint: str, out: Path, staff: MadeUp, *words: str) -> int:
-    monkeypatch.setattr(remote, "_BEAT_S", 0.2)
+    monkeypatch.setattr(remote, "_BEAT_S", 0.05)
     monkeypatch.setattr("loadgen.cli.measure._staffed", lambda address, workers: nullcontext(staff))
     line = [endpoint, *QUICK, "--ray", "auto", "--workers", str(len(staff.hands)), "-o", str(out), *words]
     code: int = command.main(line, standalone_mode=False)
@@ -136,7 +136,7 @@ def test_a_machine_that_goes_leaves_its_rows_and_the_next_stage_is_whole(
     monkeypatch: pytest.MonkeyPatch, endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     staff = MadeUp((0, 0), dies=1)
-    words = ["--concurrency", "4,6", "--requests", "120"]
+    words = ["--concurrency", "4,6", "--requests", "200"]
     assert measured(monkeypatch, endpoint, tmp_path / "r", staff, *words) == 0
     assert "1 of 2 workers died" in capsys.readouterr().out
     info, requests = open_run(tmp_path / "r")
@@ -148,7 +148,7 @@ def test_a_machine_that_goes_leaves_its_rows_and_the_next_stage_is_whole(
     assert kept.sum() > 0
     assert marked.sum() == first.health["requests_lost"]
     assert (requests.worker[marked] == 1).all()
-    assert of.sum() + first.unsent == 120
+    assert of.sum() + first.unsent == 200
     assert (second.health["workers"], second.health["workers_lost"], second.unsent) == (1, 0, 0)
-    assert (requests.stage == second.stage).sum() == 120
+    assert (requests.stage == second.stage).sum() == 200
     assert [one["lost"] for one in info.host["ray"]["workers"]] == [False, True]
