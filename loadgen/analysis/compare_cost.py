@@ -10,6 +10,17 @@ from dataclasses import dataclass
 
 from loadgen.analysis.compare import Pair
 from loadgen.analysis.compare_sides import Cell, Side
+from loadgen.analysis.cost import (
+    MILLION,
+    NOTHING,
+    THOUSAND,
+    Amount,
+    at_slo,
+    by_hours,
+    costs,
+    gpus_told,
+    price_told,
+)
 
 RATE = ("output_tokens_per_s", "rate")
 
@@ -22,27 +33,50 @@ class Cost:
     per_gpu: float | None  # tokens per second and GPU
     per_dollar: float | None  # tokens per dollar
     per_million: float | None  # dollars for a million output tokens
+    per_thousand: float | None = None  # dollars for 1,000 requests
+    vendor_per_million: float | None = None  # the same two at the vendor's prices that the run was told
+    vendor_per_thousand: float | None = None
+    energy_per_token_j: float | None = None
+    at_slo: bool = False  # the highest load of its workload that keeps the run's own SLO
 
 
 def gpus_of(side: Side) -> int | None:
     """GPUs that a run says its endpoint has; None where it named none."""
-    if side.summary is None:
-        return None
-    named = side.summary.info.spec.get("roofline")
-    if not isinstance(named, dict) or not (named.get("gpu") or (named.get("gpus") or 1) != 1):
-        return None  # one is the default of whoever said nothing
-    return int(named.get("gpus") or 1)
+    return None if side.summary is None else gpus_told(side.summary.info.spec.get("roofline"))
 
 
-def cost(cell: Cell, gpus: int | None, price: float | None) -> Cost:
+def price_of(side: Side) -> float | None:
+    """Price of one of its GPUs for an hour that the run itself was told."""
+    return None if side.summary is None else price_told(side.summary.info.spec.get("roofline"))
+
+
+def cost(side: Side, cell: Cell, price: float | None) -> Cost:
     """`price` is in dollars per GPU and hour."""
-    rate = cell.value(*RATE)
-    if rate is None or not rate > 0.0 or gpus is None:
-        return Cost(rate, None, None, None)
-    if price is None:
-        return Cost(rate, rate / gpus, None, None)
-    dollars_per_s = gpus * price / 3600.0
-    return Cost(rate, rate / gpus, rate / dollars_per_s, dollars_per_s / rate * 1e6)
+    rate, gpus = cell.value(*RATE), gpus_of(side)
+    known = rate is not None and rate > 0.0
+    per_s = None if price is None or gpus is None else gpus * price / 3600.0
+    told = NOTHING
+    if cell.stage is not None and side.summary is not None:
+        told = costs(cell.stage, side.summary.info.spec)
+    return Cost(
+        rate,
+        rate / gpus if rate is not None and known and gpus is not None else None,
+        rate / per_s if rate is not None and known and per_s else None,
+        _value(by_hours(per_s, _amount(rate), MILLION)),
+        _value(by_hours(per_s, _amount(cell.value("requests_per_s", "rate")), THOUSAND)),
+        _value(told.vendor_per_million),
+        _value(told.vendor_per_thousand),
+        told.energy_per_token_j,
+        side.summary is not None and cell.stage is not None and cell.stage in at_slo(side.summary).values(),
+    )
+
+
+def _amount(value: float | None) -> Amount | None:
+    return None if value is None else Amount(value)
+
+
+def _value(of: Amount | None) -> float | None:
+    return None if of is None else of.value
 
 
 def scaled_change(pair: Pair, factor: float | None) -> tuple[float | None, float | None, float | None]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadgen.analysis.summary import StageSummary, Summary
 from loadgen.plan.budget import Prices
+
+if TYPE_CHECKING:
+    from loadgen.analysis.summary import StageSummary, Summary
 
 MILLION, THOUSAND = 1e6, 1e3
 

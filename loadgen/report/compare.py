@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from loadgen.analysis.compare import compare
+from loadgen.analysis.compare_cost import price_of
 from loadgen.analysis.compare_gate import decide, parse
 from loadgen.analysis.compare_sides import Side, side_of_cells, side_of_run
 from loadgen.analysis.compare_stats import BETWEEN_RUNS
@@ -37,7 +38,7 @@ def compare_runs(
     Args:
         paths: folders of runs, or other tools' results.
         fail_on: expressions of `compare_gate`.
-        prices: dollars per GPU and hour, one for each path; none for not given.
+        prices: dollars per GPU and hour, one for each path; where there is none, that which the run was told counts.
         between: see `compare_stats.contrast`.
         redact: leave out addresses, names and notes; runs are then called by their number.
 
@@ -51,7 +52,9 @@ def compare_runs(
     names = [f"run {number}" for number in range(1, len(paths) + 1)] if redact else _names(paths)
     sides = [_side(name, path, redact) for name, path in zip(names, paths, strict=True)]
     versus = compare(sides[0], sides[1:], between)
-    return Comparison(versus, decide(gates, versus, between), tuple(prices) or (None,) * len(paths), between)
+    given = tuple(prices) or (None,) * len(paths)
+    known = tuple(price_of(side) if price is None else price for side, price in zip(sides, given, strict=True))
+    return Comparison(versus, decide(gates, versus, between), known, between)
 
 
 def _side(name: str, path: Path, redact: bool) -> Side:

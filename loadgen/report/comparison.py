@@ -286,16 +286,31 @@ def _metric_row(key: tuple[str, str], pairs: Sequence[Pair | None]) -> dict[str,
 
 
 def _costs(of: Comparison) -> dict[str, Any]:
-    """Per GPU and per dollar: a row for each cell of the baseline, a column group for each run."""
+    """Per GPU, per dollar and at a vendor's prices: a row for each cell of the baseline, a column group for each run;
+    columns that are known of no run are left out."""
     gpus = [gpus_of(side) for side in of.sides]
-    priced = any(price is not None for price in of.prices)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, cell in enumerate(of.versus[0].base.cells):
         pairs = [_pair_of(one, number) for one in of.versus]
-        if not any(pairs) or all(count is None for count in gpus):
-            continue
-        rows.append({"cell": cell.name, "runs": _cost_cells(of, gpus, cell, pairs)})
-    return {"rows": rows, "priced": priced, "gpus": [NONE if count is None else _gpus(count) for count in gpus]}
+        if any(pairs):
+            rows.append({"cell": cell.name, "runs": _cost_cells(of, gpus, cell, pairs)})
+    shown = [row for row in rows if any(one["known"] for one in row["runs"] if one)]
+    runs = [one for row in shown for one in row["runs"] if one]
+    heads = [(name, head) for name, head in _COST_HEADS if any(one[name] != NONE for one in runs)]
+    return {"rows": shown, "heads": heads, "gpus": [NONE if count is None else _gpus(count) for count in gpus]}
+
+
+# Of a run's cost: its name, its heading.
+_COST_HEADS = (
+    ("tokens_per_s", "tokens/s, whole server"),
+    ("per_gpu", "tokens/s per GPU"),
+    ("per_dollar", "tokens per dollar"),
+    ("per_million", "$ per million tokens"),
+    ("per_thousand", "$ per 1,000 requests"),
+    ("vendor_per_million", "vendor's price of a million tokens"),
+    ("vendor_per_thousand", "vendor's price of 1,000 requests"),
+    ("energy_per_token_j", "joules per token"),
+)
 
 
 def _gpus(count: int) -> str:
@@ -304,15 +319,15 @@ def _gpus(count: int) -> str:
 
 def _cost_cells(
     of: Comparison, gpus: Sequence[int | None], cell: Cell, pairs: Sequence[Pair | None]
-) -> list[dict[str, str] | None]:
-    found: list[dict[str, str] | None] = [_cost(cost(cell, gpus[0], of.prices[0])) | _NO_CHANGE]
-    for pair, count, price in zip(pairs, gpus[1:], of.prices[1:], strict=True):
+) -> list[dict[str, Any] | None]:
+    found: list[dict[str, Any] | None] = [_cost(cost(of.sides[0], cell, of.prices[0])) | _NO_CHANGE]
+    for pair, side, count, price in zip(pairs, of.sides[1:], gpus[1:], of.prices[1:], strict=True):
         if pair is None:
             found.append(None)
             continue
         per_gpu = None if gpus[0] is None or count is None else gpus[0] / count
         money = None if per_gpu is None or of.prices[0] is None or price is None else per_gpu * of.prices[0] / price
-        shown = _cost(cost(pair.other, count, price))
+        shown = _cost(cost(side, pair.other, price)) | _NO_CHANGE
         for name, factor in (("per_gpu", per_gpu), ("per_dollar", money)):
             middle, low, high = scaled_change(pair, factor)
             shown |= {f"{name}_change": change(middle, False), f"{name}_bounds": bounds(low, high, False)}
@@ -320,16 +335,14 @@ def _cost_cells(
     return found
 
 
-_NO_CHANGE = {f"{name}_{part}": "" for name in ("per_gpu", "per_dollar") for part in ("change", "bounds")}
+_NO_CHANGE = {f"{name}_{part}": "" for name, _ in _COST_HEADS for part in ("change", "bounds")}
 
 
-def _cost(of: Cost) -> dict[str, str]:
-    return {
-        "tokens_per_s": significant(of.tokens_per_s),
-        "per_gpu": significant(of.per_gpu),
-        "per_dollar": significant(of.per_dollar),
-        "per_million": significant(of.per_million, 3),
-    }
+def _cost(of: Cost) -> dict[str, Any]:
+    digits = {"tokens_per_s": 4, "per_gpu": 4, "per_dollar": 4}
+    shown: dict[str, Any] = {name: significant(getattr(of, name), digits.get(name, 3)) for name, _ in _COST_HEADS}
+    known = any(shown[name] != NONE for name, _ in _COST_HEADS[1:])
+    return shown | {"known": known, "at_slo": "at the SLO" if of.at_slo else ""}
 
 
 def _placement(side: Side, workloads: Sequence[WorkloadGroup]) -> Placement:

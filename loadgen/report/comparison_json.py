@@ -41,7 +41,6 @@ def _json_run(side: Side, price: float | None) -> dict[str, Any]:
 
 
 def _json_versus(of: Comparison, i: int, one: Versus) -> dict[str, Any]:
-    gpus = gpus_of(one.base), gpus_of(one.other)
     return {
         "run": one.other.name,
         "likeness": one.likeness,
@@ -55,8 +54,8 @@ def _json_versus(of: Comparison, i: int, one: Versus) -> dict[str, Any]:
                 "same_requests": pair.paired,
                 "metrics": [_plain(asdict(row)) for row in pair.rows],
                 "cost": {
-                    "baseline": asdict(cost(pair.base, gpus[0], of.prices[0])),
-                    "run": asdict(cost(pair.other, gpus[1], of.prices[i + 1])),
+                    "baseline": asdict(cost(one.base, pair.base, of.prices[0])),
+                    "run": asdict(cost(one.other, pair.other, of.prices[i + 1])),
                 },
             }
             for pair in one.pairs

@@ -64,19 +64,21 @@ def _costs(shown: dict[str, Any]) -> Iterator[str]:
     if not costs["rows"]:
         return
     yield ""
-    yield "output tokens per GPU" + (" and per dollar" if costs["priced"] else "")
-    head = ["cell", "run", "GPUs", "tokens/s", "tokens/s per GPU", "change"]
-    head += ["tokens per dollar", "change", "$ per million"] if costs["priced"] else []
+    yield "cost, per GPU and in all"
+    changes = {"per_gpu", "per_dollar"}
+    head = ["cell", "run", "GPUs"]
+    for name, title in costs["heads"]:
+        head += [title.removesuffix(", whole server"), *(["change"] if name in changes else [])]
     rows = []
     for row in costs["rows"]:
         for i, (name, of) in enumerate(zip(shown["names"], row["runs"], strict=True)):
             if of is None:
                 continue
-            cells = [row["cell"] if i == 0 else "", name, costs["gpus"][i], of["tokens_per_s"], of["per_gpu"]]
-            cells.append(of.get("per_gpu_change", ""))
-            if costs["priced"]:
-                cells += [of["per_dollar"], of.get("per_dollar_change", ""), of["per_million"]]
-            rows.append(cells)
+            cells = [row["cell"] if i == 0 else "", name, costs["gpus"][i]]
+            for key, _ in costs["heads"]:
+                cells += [of[key], *([of[f"{key}_change"]] if key in changes else [])]
+            rows.append([*cells, of["at_slo"]])
+    head.append("")
     yield from aligned([head, *rows])
 
 
