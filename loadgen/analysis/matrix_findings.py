@@ -56,23 +56,29 @@ def _rounds(bad: Sequence[Visit], mine: Sequence[Visit]) -> str:
 
 
 def _invalid(matrix: Matrix) -> Iterator[Finding]:
-    """Measurements that must not be believed, or only with care, by what is wrong with them."""
-    for verdict in ("invalid", "questionable"):
-        codes: dict[str, list[str]] = {}
-        first: dict[str, Finding] = {}
+    """Measurements that must not be believed, or only with care: one finding for each verdict, with the words of what
+    is wrong and the first of them in full. Their own reports have the rest."""
+    verdicts: tuple[Severity, ...] = ("invalid", "questionable")
+    for verdict in verdicts:
+        runs: list[str] = []
+        codes: dict[str, int] = {}
+        first: Finding | None = None
         for visit in matrix.visits:
             summary = None if visit.side is None else visit.side.summary
-            if summary is None or visit.state == "died":
+            if summary is None or visit.state == "died" or summary.verdict != verdict:
                 continue
-            for finding in summary.findings:
-                if finding.severity == verdict:
-                    codes.setdefault(finding.code, []).append(visit.run)
-                    first.setdefault(finding.code, finding)
-        for code, runs in codes.items():
-            names = list(dict.fromkeys(runs))
-            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            text = f"{verdict.upper()} in {', '.join(names[:_NAMED])}{more}: {first[code].message}"
-            yield Finding(first[code].severity, code, text, float(len(names)), first[code].advice)
+            runs.append(visit.run)
+            for code in dict.fromkeys(one.code for one in summary.findings if one.severity == verdict):
+                codes[code] = codes.get(code, 0) + 1
+            first = first or next((one for one in summary.findings if one.severity == verdict), None)
+        if first is not None:
+            made = sum(visit.side is not None for visit in matrix.visits)
+            more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+            text = f"{len(runs)} of {made} runs are {verdict.upper()} ({', '.join(runs[:_NAMED])}{more}): "
+            text += ", ".join(f"{code} in {n}" for code, n in codes.items())
+            yield Finding(
+                verdict, f"{verdict}_runs", f"{text}; the first: {first.message}", float(len(runs)), first.advice
+            )
 
 
 def _unlike(matrix: Matrix) -> Iterator[Finding]:

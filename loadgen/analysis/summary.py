@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from loadgen.analysis import gate, trust
 from loadgen.analysis.asked import asked
 from loadgen.analysis.conventions import Convention, conventions
+from loadgen.analysis.cost import at_slo, costs
 from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.endpoints import by_endpoint
 from loadgen.analysis.frame import Requests
@@ -150,6 +151,7 @@ def _finite(value: float) -> float | None:
 
 def to_json(summary: Summary) -> dict[str, Any]:
     """`report --format json`: plain values, null for n/a."""
+    at = at_slo(summary)
     return {
         "trust": {"verdict": summary.verdict, "findings": [_fields(finding) for finding in summary.findings]},
         "stages": [
@@ -163,6 +165,8 @@ def to_json(summary: Summary) -> dict[str, Any]:
                 "server": stage.server,
                 "asked": asked(stage.measured),
                 "endpoints": by_endpoint(summary.info, stage.measured),
+                "cost": asdict(costs(stage, summary.info.spec)),
+                "at_slo": stage in at.values(),
             }
             for stage in summary.stages
         ],

@@ -236,6 +236,8 @@ class _LateSink:
 
 def summary_lines(summary: Summary, *, gates: bool = True) -> list[str]:
     """The run in short: the verdict of trust first, then a line for each stage, then what was skipped, the gates."""
+    from loadgen.report.costs import table
+
     lines = [f"measurement: {summary.verdict.upper()}"]
     lines += [f"  {f.severity}: {f.message}" + (f" - {f.advice}" if f.advice else "") for f in summary.findings]
     for stage in summary.stages:
@@ -244,6 +246,7 @@ def summary_lines(summary: Summary, *, gates: bool = True) -> list[str]:
     lines += [f"skipped {line}" for line in summary.info.skipped]
     if (prices := summary.info.spec.get("prices")) and summary.stages:
         lines.append(spent(summary.stages[0].measured.requests, prices))
+    lines += [f"cost: {text}" for text in table(summary)["sentences"]]
     told = summary.slo if gates else ()
     lines += [f"SLO {r.outcome.upper()} {r.stage}: {r.expr}" + (f"; {r.why}" if r.why else "") for r in told]
     return lines

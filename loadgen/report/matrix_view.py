@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from loadgen.analysis.cost import Amount
 from loadgen.analysis.matrix import FIGURES, SERVER, USER, Best, BestRow, CellOver, Matrix, point, served_key
 from loadgen.analysis.numbers import NONE, interval, percent, quantity, scale_for, significant
 from loadgen.analysis.repeats import Over
 from loadgen.model import Finding
-from loadgen.report import tables
+from loadgen.report import costs, tables
 from loadgen.report.comparison import TONE, bounds, change, label, sentence
 from loadgen.report.matrix_series import series, server_label
 from loadgen.report.placement import placement
@@ -171,9 +170,9 @@ def _best(one: Best, matrix: Matrix) -> dict[str, Any]:
 
 def _best_row(row: BestRow, key: tuple[str, str]) -> dict[str, Any]:
     kept = {"pass": "keeps it", "undecidable": "cannot be decided", "fail": "fails at every load"}
-    costs = None if row.cell is None else row.cell.costs
-    money = None if costs is None else costs.per_million or costs.vendor_per_million
-    requests = None if costs is None else costs.per_thousand or costs.vendor_per_thousand
+    of = None if row.cell is None else row.cell.costs
+    money = None if of is None else of.per_million or of.vendor_per_million
+    requests = None if of is None else of.per_thousand or of.vendor_per_thousand
     return {
         "setting": row.setting,
         "kept": kept.get(row.outcome, NONE),
@@ -186,8 +185,8 @@ def _best_row(row: BestRow, key: tuple[str, str]) -> dict[str, Any]:
         "change": change(row.change, False) if row.change is not None else "",
         "bounds": bounds(row.low, row.high, False),
         "why": row.why,
-        "per_million": _amount(money),
-        "per_thousand": _amount(requests),
+        "per_million": costs.cell(money),
+        "per_thousand": costs.cell(requests),
     }
 
 
@@ -262,23 +261,9 @@ def _figure(of: Over | None, factor: float = 1.0) -> Cell:
     }
 
 
-def _amount(of: Amount | None) -> Cell:
-    if of is None:
-        return {"text": NONE, "note": "", "weak": False}
-    return {"text": significant(of.value, 3), "note": interval(of.low, of.high, digits=3), "weak": False}
-
-
 def _costs(matrix: Matrix) -> dict[str, Any]:
     """What is known of the cost of each cell; columns that nobody knows are left out."""
-    names = {
-        "per_million": "a million output tokens, by hours",
-        "per_thousand": "1,000 requests, by hours",
-        "vendor_per_million": "a million output tokens, by the vendor's prices",
-        "vendor_per_thousand": "1,000 requests, by the vendor's prices",
-        "energy_per_token_j": "joules for an output token",
-        "energy_per_request_j": "joules for a request",
-    }
-    shown = [name for name in names if any(getattr(cell.costs, name) is not None for cell in matrix.cells)]
+    shown = costs.shown(cell.costs for cell in matrix.cells)
     at = {(row.setting, row.cell.name) for one in matrix.best if one.is_whole for row in one.rows if row.cell}
     rows = [
         {
@@ -286,15 +271,11 @@ def _costs(matrix: Matrix) -> dict[str, Any]:
             "workload": cell.workload,
             "load": load_label(cell.load),
             "at_slo": (cell.setting, cell.name) in at,
-            "cells": [_money(getattr(cell.costs, name)) for name in shown],
+            "cells": [costs.cell(getattr(cell.costs, name)) for name in shown],
         }
         for cell in matrix.cells
     ]
-    return {"heads": [names[name] for name in shown], "rows": rows if shown else []}
-
-
-def _money(value: Amount | float | None) -> Cell:
-    return _amount(Amount(value) if isinstance(value, float) else value)
+    return {"heads": [costs.HEADS[name] for name in shown], "rows": rows if shown else []}
 
 
 # -- roofs ---------------------------------------------------------------------------------------------------------

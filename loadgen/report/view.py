@@ -12,7 +12,7 @@ from loadgen.analysis.cost import outcomes
 from loadgen.analysis.numbers import brief, scale_for, whole
 from loadgen.analysis.slo import FLIPPED, Limit
 from loadgen.analysis.summary import Summary, Value
-from loadgen.report import asked, provenance, series, server, tables
+from loadgen.report import asked, costs, provenance, series, server, tables
 from loadgen.report.diagnosis import Diagnosis, diagnose, overall
 from loadgen.report.fitview import fit_view
 from loadgen.report.placement import Placement, placement
@@ -58,6 +58,7 @@ def view(summary: Summary) -> dict[str, Any]:
         "slo_sentence": tables.slo_sentence(summary),
         "workloads": [_workload(group, one) for group, one in zip(workloads, diagnoses, strict=True)],
         "brief": tables.brief(workloads),
+        "costs": costs.table(summary),
         "errors": tables.errors(workloads),
         "phases": tables.phases(workloads),
         "roofline": {
