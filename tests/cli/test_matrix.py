@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadgen.cli import cli
-from loadgen.cli.matrix_spec import matrix_model, public_words, read_matrix_spec, schema
+from loadgen.cli.matrix_spec import matrix_model, public_words, read_matrix_spec
 from loadgen.cli.spec import spec_model
 from loadgen.errors import UsageError
 from loadgen.store.matrixfile import read_matrix
@@ -252,14 +251,6 @@ def test_every_key_of_a_run_is_one_of_a_matrix_but_for_where_it_runs() -> None:
     left_out = {"url", "output", "no_report", "prometheus_port", "precision", "max_probes", "max_requests", "max_time"}
     assert set(matrix_model().model_fields) == of_run - left_out | {"settings", "repeats", "title"}
     assert all(field.description for field in matrix_model().model_fields.values())
-
-
-def test_the_schema_beside_the_examples_is_that_of_the_command() -> None:
-    file = EXAMPLES / "loadgen-matrix.schema.json"
-    text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
-    if os.environ.get("LOADGEN_UPDATE"):
-        file.write_text(text, encoding="utf-8")
-    assert file.read_text(encoding="utf-8") == text
 
 
 def test_the_example_can_be_measured() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from loadgen.cli import cli
+from loadgen.cli import cli, matrix_spec
 from loadgen.cli.run import command as run_command
 from loadgen.cli.run import recipe_of
 from loadgen.cli.search import SEARCH_OPTIONS
@@ -299,10 +299,13 @@ def test_workloads_times_loads_and_one_mix_for_all() -> None:
 # -- schema and examples -------------------------------------------------------------------------------------------
 
 
-def test_the_shipped_schema_is_that_of_the_flags() -> None:
+@pytest.mark.parametrize(
+    ("name", "of"), [("loadgen.schema.json", schema), ("loadgen-matrix.schema.json", matrix_spec.schema)]
+)
+def test_the_shipped_schema_is_that_of_the_flags(name: str, of: Callable[[], dict[str, Any]]) -> None:
     """`LOADGEN_UPDATE=1 pytest tests/cli/test_spec.py` writes it anew."""
-    path = EXAMPLES / "loadgen.schema.json"
-    text = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    path = EXAMPLES / name
+    text = json.dumps(of(), indent=2, ensure_ascii=False) + "\n"
     if os.environ.get("LOADGEN_UPDATE"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text
