@@ -20,6 +20,7 @@ from loadgen.analysis.server_stage import Grown, ServerStage
 from loadgen.model import Finding, RunInfo, Severity
 
 _MOMENTS = 3  # readings of a gauge that a statement about it needs
+_PAUSES = 3.0  # times the longest that this client itself did not look at a request's stream
 _HELD_STEPS = 3.0  # time between tokens; shorter than that many, held back cannot be told from noise
 _LOWERED = 0.95  # of the highest clock of the run
 _BUSY = 0.5  # utilisation from which a GPU's clock should be up
@@ -144,6 +145,8 @@ def held_back(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
         return  # decoding that the stretch cuts off would look like time that is missing
     made, seen = span.amount / n, float((s.client.last_ns - s.client.first_ns)[whole].mean()) / 1e9
     held = min(extra, made - seen)
+    if held <= _PAUSES * float(s.m.columns.shared_wait_ns.mean()) / 1e9:
+        return  # a machine that stops this client for as long stops whatever runs beside it, too
     severity = rule.at_most("questionable", rule.of_error(held, _ttft(s)))
     if severity != "info" and held > _HELD_STEPS * itl:
         text = f"something between the engine and the client holds tokens back for about {quantity(held, 's')}"
