@@ -98,6 +98,21 @@ def sentence(one: Versus) -> str:
     return text
 
 
+def advice(one: Versus) -> str:
+    """What to do about figures without a verdict; "" where each has one."""
+    open_figures = sum(row.verdict == "not decidable" for pair in one.pairs for row in pair.rows)
+    if not open_figures:
+        return ""
+    unlike = dict.fromkeys(
+        c.what for c in one.all_conditions if c.kind == "refused" or (c.kind == "unlike" and c.withholds)
+    )
+    if unlike:
+        return f"measure both alike in {', '.join(unlike)}"
+    return (
+        "more requests in both runs; `loadgen plan --detect 5% --like` one of them says how many a change of 5 % needs"
+    )
+
+
 _FOR = {"worse": "for the worse", "better": "for the better"}
 
 
@@ -197,6 +212,7 @@ def _versus(one: Versus) -> dict[str, Any]:
         "likeness": one.likeness,
         "likeness_sentence": LIKENESS[one.likeness],
         "sentence": sentence(one),
+        "advice": advice(one),
         "counts": [{"verdict": verdict, "count": count[verdict]} for verdict in VERDICTS],
         "verdicts": one.verdicts,
         "conditions": [_condition(condition) for condition in conditions if condition.kind != "subject"],
