@@ -5,18 +5,14 @@ Knows: the three formats and where they are written. Must not know: the fields (
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import click
 
-from loadgen.errors import StorageError, UsageError
-
-_BATCH = 5000  # rows of a Parquet row group
+from loadgen.cli.rows import opened, pyarrow, write_parquet
+from loadgen.errors import UsageError
 
 
 @click.command("export")
@@ -37,35 +33,15 @@ def command(run: Path, form: str, warmup: bool, output: Path | None) -> None:
     from loadgen.store.runfile import is_part_of_run, open_run
 
     if form == "parquet":
-        _pyarrow()
+        pyarrow()
     info, requests = open_run(run)
     if output is not None and is_part_of_run(output, run):
         raise UsageError("is the run itself", where=str(output), do="give another file")
     rows = records(info, requests if warmup else requests.select(~requests.has("warmup")))
     for finding in info.findings:
         click.echo(f"loadgen: {finding.severity}: {finding.message}", err=True)
-    with _opened(output, binary_only=form == "parquet") as out:
+    with opened(output, binary_only=form == "parquet") as out:
         _FORMATS[form](rows, out)
-
-
-@contextlib.contextmanager
-def _opened(output: Path | None, *, binary_only: bool) -> Iterator[IO[bytes]]:
-    """The file, or standard output. A disk that is full or a folder that is not there is one line for the user."""
-    from loadgen.store.wholefile import replacing
-
-    if output is None and binary_only and sys.stdout.isatty():
-        raise UsageError("Parquet is no text for a terminal", where="--format parquet", do="give -o FILE")
-    if output is not None:
-        with replacing(output) as out:
-            yield out
-        return
-    try:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:  # the reader has had enough
-        raise
-    except OSError as bad:
-        raise StorageError((bad.strerror or str(bad)).lower(), where="standard output") from bad
 
 
 def _jsonl(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
@@ -95,13 +71,7 @@ def _csv(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
 
 
 def _parquet(rows: Iterator[dict[str, Any]], out: IO[bytes]) -> None:
-    from pyarrow import parquet
-
-    pa = _pyarrow()
-    schema = _schema(pa)
-    with parquet.ParquetWriter(out, schema, compression="zstd") as writer:
-        while batch := list(itertools.islice(rows, _BATCH)):
-            writer.write_batch(pa.RecordBatch.from_pylist(batch, schema=schema))
+    write_parquet(rows, _schema(pyarrow()), out)
 
 
 def _schema(pa: Any) -> Any:
@@ -124,16 +94,6 @@ def _schema(pa: Any) -> Any:
         return pa.float64() if name.endswith("_s") else pa.string()
 
     return pa.schema([(name, kind(name)) for name in FIELDS])
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-    except ImportError:
-        raise UsageError(
-            "needs the extra `parquet`", where="--format parquet", do="pip install 'loadgen[parquet]'"
-        ) from None
-    return pyarrow
 
 
 _FORMATS: dict[str, Callable[[Iterator[dict[str, Any]], IO[bytes]], None]] = {

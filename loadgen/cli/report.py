@@ -1,4 +1,4 @@
-"""`loadgen report`: the report of a run as a page, a comment, JSON or CSV.
+"""`loadgen report`: the report of a run as a page, a comment, JSON, CSV or Parquet.
 
 Knows: flags, and where the output goes. Must not know: what is in a report.
 """
@@ -12,15 +12,22 @@ import click
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--format", "form", type=click.Choice(["html", "md", "json", "csv"]), default="html", show_default=True)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["html", "md", "json", "csv", "parquet"]),
+    default="html",
+    show_default=True,
+    help="CSV and Parquet have one row per statistic; `export` has one per request.",
+)
 @click.option("--redact", is_flag=True, help="Take out addresses, names and notes, to share the report.")
 @click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
 def command(run: Path, form: str, redact: bool, show: bool, output: Path | None) -> None:
     """Build the report of RUN, or of the matrix in that folder.
 
-    HTML without -o goes to RUN/report.html, with RUN/summary.md beside it, and the path is printed. Markdown, JSON and
-    CSV without -o are printed.
+    HTML without -o goes to RUN/report.html, with RUN/summary.md beside it, and the path is printed. Everything else
+    without -o goes to standard output.
     """
     from loadgen.errors import UsageError
     from loadgen.report.render import load, render, write, write_report
@@ -36,6 +43,9 @@ def command(run: Path, form: str, redact: bool, show: bool, output: Path | None)
         raise UsageError("is of a run, not of a matrix", where="--redact", do="give a run of it")
     if form == "html" and output is None:
         path = _write_matrix(run) if whole else write_report(run, redact=redact)
+    elif form == "parquet" and not whole:
+        _parquet(run, output, redact=redact)
+        return
     else:
         text = _matrix(run, form) if whole else render(load(run, redact=redact), form)
         if output is None:
@@ -63,3 +73,19 @@ def _matrix(folder: Path, form: str) -> str:
     if form not in matrix.FORMATS:
         raise UsageError(f"{form} is of a run, not of a matrix", where="--format", do="give json, or a run of it")
     return matrix.render(matrix.read_report(folder), form)
+
+
+def _parquet(run: Path, output: Path | None, *, redact: bool) -> None:
+    """The rows of the CSV, in Parquet. Raises UsageError without the extra, or for a terminal."""
+    from loadgen.cli.rows import opened, pyarrow, write_parquet
+    from loadgen.report.render import METRIC_FIELDS, load, metric_rows
+
+    pa = pyarrow()
+    kinds = {"load": pa.float64(), "n": pa.int64(), "supported": pa.bool_()}
+    kinds |= dict.fromkeys(("value", "ci_low", "ci_high"), pa.float64())
+    rows = metric_rows(load(run, redact=redact))
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in METRIC_FIELDS])
+    with opened(output, binary_only=True) as out:
+        write_parquet(iter(rows), schema, out)
+    if output is not None:
+        click.echo(output)

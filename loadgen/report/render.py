@@ -103,6 +103,10 @@ def _json(summary: Summary) -> str:
     return json.dumps(to_json(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+# The columns of `metric_rows`.
+METRIC_FIELDS = ("stage", "workload", "load_kind", "load", *Value.__dataclass_fields__)
+
+
 def metric_rows(summary: Summary) -> list[dict[str, Any]]:
     """One row for each statistic of each stage, SI units; None is n/a."""
     return [
@@ -121,8 +125,7 @@ def metric_rows(summary: Summary) -> list[dict[str, Any]]:
 def _csv(summary: Summary) -> str:
     """One row for each statistic; an empty field is n/a."""
     out = io.StringIO()
-    heads = ("stage", "workload", "load_kind", "load", *Value.__dataclass_fields__)
-    table = csv.DictWriter(out, heads, lineterminator="\n")
+    table = csv.DictWriter(out, METRIC_FIELDS, lineterminator="\n")
     table.writeheader()
     table.writerows(metric_rows(summary))
     return out.getvalue()

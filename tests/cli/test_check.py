@@ -143,3 +143,25 @@ def test_explain_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:
             main(arguments)
         assert left.value.code == 0
         assert told in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("slo", "outcomes"),
+    [
+        ("p99(ttft) < 1s", "PASS"),
+        ("p95(tpot) <= 50ms", "PASS"),
+        ("mean(e2e) < 10s", "PASS"),
+        ("error_rate < 0.1%", "UNDECIDABLE"),  # needs 2,995 requests without a failure
+        ("output_tokens_per_s > 4000", "FAIL"),
+        ("p99(ttft) < 1s, p95(tpot) <= 50ms, output_tokens_per_s > 4000", "PASS PASS FAIL"),
+        ("ttft < 1s and tpot < 50ms", "PASS"),
+        ("ttft < 1s and tpot < 50ms, slo_attainment > 99.9%", "UNDECIDABLE"),
+        ("chat:p99(ttft) < 1s", "PASS"),
+        ("chat@1:p99(ttft) < 10ms", "FAIL"),
+    ],
+)
+def test_every_kind_of_expression(tmp_path: Path, capsys: pytest.CaptureFixture[str], slo: str, outcomes: str) -> None:
+    code, out, _ = check(capsys, written(tmp_path, many()), "--slo", slo)
+    told = [line.split()[0] for line in out.splitlines() if line.startswith(("PASS", "FAIL", "UNDECIDABLE"))]
+    assert told == outcomes.split()
+    assert code == (1 if "FAIL" in told else 3 if "UNDECIDABLE" in told else 0)

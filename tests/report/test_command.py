@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from loadgen.cli import main
 from tests import synthetic
@@ -71,3 +73,13 @@ def test_a_full_disk_leaves_the_old_report(folder: Path, capsys: pytest.CaptureF
     assert "report.html: file too large" in capsys.readouterr().err
     assert (folder / "report.html").read_text(encoding="utf-8") == "old"
     assert {file.name for file in folder.iterdir()} == {"run.json", "requests.jsonl", "report.html"}
+
+
+def test_parquet_holds_the_rows_of_the_csv(folder: Path, tmp_path: Path) -> None:
+    for form in ("csv", "parquet"):
+        assert _run(str(folder), "--format", form, "-o", str(tmp_path / f"out.{form}")) == 0
+    table = parquet.read_table(tmp_path / "out.parquet").to_pylist()
+    with open(tmp_path / "out.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [{k: "" if v is None else str(v) for k, v in row.items()} for row in table] == rows
+    assert {row["supported"] for row in table} == {True, False}
