@@ -25,7 +25,7 @@ request_id stage workload load scheduled_s sent_s schedule_delay_s outcome error
 end_seen ttft_s ttft_scheduled_s time_to_first_answer_s e2e_s tpot_s tpot_after_first_event_s max_gap_s connect_s
 sent_end_s headers_s prompt_tokens prompt_tokens_source prompt_tokens_requested output_tokens output_tokens_source
 output_tokens_requested reasoning_tokens cached_tokens event_times_s event_tokens stamp_source flags session_id turn
-repeated_tokens
+repeated_tokens endpoint
 """
 DOCUMENTED = _TEXT.split()
 
