@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.errors import EndpointError, LoadgenError, StorageError, UsageError
+from loadgen.errors import EndpointError, StorageError, UsageError
 from loadgen.store.matrixfile import LOGS, RUNS, SCHEMA, MatrixRecord, State, VisitRecord, write_matrix
 
 if TYPE_CHECKING:
@@ -208,8 +208,8 @@ class Visiting:
 
         try:
             write_report(run)
-        except LoadgenError as bad:
-            say(f"setting {setting.name}: no page of {run}: {bad}")
+        except Exception as bad:  # whatever it is, it must not end a matrix that has hours to go
+            say(f"setting {setting.name}: no page of {run}: {bad} - `loadgen report` makes it again")
 
 
 @dataclass(slots=True)

@@ -182,7 +182,7 @@ def last_lines(log: Path, begin: int = 0, most: int = _LAST_LINES) -> list[str]:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line.strip() for line in text.splitlines() if line.strip()][-most:]
+    return [line.strip() for line in text.splitlines() if any(map(str.isalnum, line))][-most:]
 
 
 def take_port(wanted: int = 0) -> int:

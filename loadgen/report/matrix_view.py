@@ -45,6 +45,7 @@ def view(record: MatrixRecord, matrix: Matrix, findings: Sequence[Finding]) -> d
         "findings": tables.findings(tuple(findings)),
         "settings": _settings(record, matrix),
         "best": [_best(one, matrix) for one in matrix.best],
+        "each": [_best(one, matrix) for one in matrix.best if not one.is_whole],
         "slo": list(record.slo),
         "server_label": server_label(matrix),
         "front": [_front(name, matrix) for name in workloads],
