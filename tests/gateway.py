@@ -30,12 +30,16 @@ class Gateway:
     hangs: bytes = b""
     url: str = ""
     waited_s: list[float] = field(default_factory=list)
+    _serving: set[asyncio.Task[None] | None] = field(default_factory=set)  # asyncio itself forgets its tasks
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection(*self.upstream)
+        task = asyncio.current_task()
+        self._serving.add(task)
         try:
             await asyncio.gather(self._ask(reader, back), self._answer(there, writer))
         finally:
+            self._serving.discard(task)
             for end in (back, writer):
                 end.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -137,19 +138,24 @@ def test_long_gaps_are_as_exact_as_short_ones() -> None:
     assert value(m, "chunk_gap", "mean") == pytest.approx(15.1 / 3)
 
 
+def _wandering(seed: int, n: int) -> np.ndarray[Any, Any]:
+    """Gaps whose level wanders in time: 20 of them share a level, as in a busy moment of the server."""
+    rng = np.random.default_rng(seed)
+    level = np.repeat(rng.normal(0.0, 0.2, size=n // 20), 20)
+    return 0.01 * np.exp(level + rng.normal(0.0, 0.1, size=n))
+
+
+@cache
+def _hundred_runs() -> list[Measured]:
+    return [measured([ok(events=list(np.cumsum(_wandering(s, 8_000))))], stage(end=100.0)) for s in range(100)]
+
+
 @pytest.mark.parametrize("q", ["p50", "p99"])
 def test_bounds_of_gaps_cover(q: str) -> None:
-    """Gaps whose level wanders in time: of 100 runs at least 88 % hold the truth of a very long one."""
-
-    def gaps_of(seed: int, n: int) -> np.ndarray[Any, Any]:
-        rng = np.random.default_rng(seed)
-        level = np.repeat(rng.normal(0.0, 0.2, size=n // 20), 20)  # 20 gaps share a level: a busy moment of the server
-        return 0.01 * np.exp(level + rng.normal(0.0, 0.1, size=n))
-
-    truth = float(np.quantile(gaps_of(999, 400_000), float(q[1:]) / 100))
+    """Of 100 runs at least 88 % hold the truth of a very long one."""
+    truth = float(np.quantile(_wandering(999, 400_000), float(q[1:]) / 100))
     hits = 0
-    for seed in range(100):
-        m = measured([ok(events=list(np.cumsum(gaps_of(seed, 8_000))))], stage(end=100.0))
+    for m in _hundred_runs():
         found = estimate(m, METRICS["chunk_gap"], q)
         hits += found.low <= truth <= found.high
     assert hits >= 88

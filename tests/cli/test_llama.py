@@ -12,7 +12,8 @@ import pytest
 from loadgen.analysis.summary import summarise
 from loadgen.store.runfile import open_run
 from tests import llama
-from tests.cli.test_run import free_port, run
+from tests.cli.test_run import free_port
+from tests.command import run
 
 _MISSING = [name for name in ("xllamacpp", "gguf", "tokenizers") if importlib.util.find_spec(name) is None]
 pytestmark = [

@@ -15,7 +15,8 @@ from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
 from tests.busy import DEADLINE_S, until
-from tests.cli.test_run import LOADGEN, QUICK, rows, run
+from tests.cli.test_run import QUICK, rows
+from tests.command import LOADGEN, run
 from tests.engine.scripted import Peer, Scripted
 from tests.faultserver import document
 

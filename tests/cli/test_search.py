@@ -17,7 +17,8 @@ from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
 from tests.busy import until
-from tests.cli.test_run import LOADGEN, QUICK, rows, run
+from tests.cli.test_run import QUICK, rows
+from tests.command import LOADGEN, run, run_process
 
 SEARCH = [*QUICK, "--concurrency", "1..32", "--requests", "30", "--precision", "60"]
 
@@ -107,7 +108,7 @@ def test_a_run_that_was_killed_goes_on(endpoint: str, tmp_path: Path) -> None:
 def test_a_run_spends_no_more_than_it_may(endpoint: str, tmp_path: Path) -> None:
     out = tmp_path / "r"
     words = [*QUICK, "--concurrency", "2,4", "--requests", "40", "--price-input", "2", "--price-output", "8"]
-    done = run("run", endpoint, *words, "--max-tokens-total", "6000", "--workers", "2", "-o", str(out))
+    done = run_process("run", endpoint, *words, "--max-tokens-total", "6000", "--workers", "2", "-o", str(out))
     assert done.returncode == 0, done.stderr
     assert "2 stages, 80 requests, about 16,000 prompt and 1,600 output tokens, cost about 0.0448" in done.stderr
     assert "at most 6,000 tokens in all" in done.stderr
@@ -124,7 +125,7 @@ def test_a_run_spends_no_more_than_it_may(endpoint: str, tmp_path: Path) -> None
 def test_a_stage_by_time_ends_when_its_goal_is_reached(endpoint: str, tmp_path: Path) -> None:
     out = tmp_path / "r"
     words = [*QUICK, "--concurrency", "4", "--duration", "60s", "--until", "p50(ttft) within 50%"]
-    done = run("run", endpoint, *words, "--workers", "2", "-o", str(out))
+    done = run_process("run", endpoint, *words, "--workers", "2", "-o", str(out))
     assert done.returncode == 0, done.stderr
     info, _ = open_run(out)
     (stage,) = info.stages

@@ -23,7 +23,9 @@ from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
 from loadgen.store.serverfile import read_server
 from tests import llama
-from tests.cli.test_run import LOADGEN, free_port, run
+from tests.busy import until
+from tests.cli.test_run import free_port, rows
+from tests.command import LOADGEN, run, run_process
 from tests.gateway import gateway
 
 QUICK = ["-w", "chat", "--prompt-tokens", "200", "--output-tokens", "200", "--warmup", "2", "--no-report"]
@@ -78,7 +80,7 @@ def test_the_servers_counter_agrees_with_the_client(endpoint: str, tmp_path: Pat
         "-o",
         str(out),
     ]
-    done = run("run", endpoint, *QUICK, *words)
+    done = (run if workers == "1" else run_process)("run", endpoint, *QUICK, *words)
     assert done.returncode == 0, done.stderr
     summary, found = codes(out)
     assert not found & {"another_tenant", "metrics_of_a_part", "gateway_buffers", "server_restarted"}
@@ -100,14 +102,17 @@ def test_the_servers_counter_agrees_with_the_client(endpoint: str, tmp_path: Pat
 
 def test_a_second_load_on_the_server_is_named(endpoint: str, tmp_path: Path) -> None:
     words = [*QUICK, "--concurrency", "4", "--requests", "16"]
-    hidden = [*LOADGEN, "run", endpoint, *words, "--requests", "48", "--metrics", "off", "-o", str(tmp_path / "hidden")]
-    with subprocess.Popen(hidden, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+    hidden = tmp_path / "hidden"
+    line = [*LOADGEN, "run", endpoint, *QUICK, "--concurrency", "4", "--duration", "10m", "--metrics", "off"]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen([*line, "-o", str(hidden)], stdout=quiet, stderr=quiet) as other:
+        until(lambda: len(rows(hidden)) > 0, "the other load is there")
         done = run("run", endpoint, *words, "-o", str(tmp_path / "r"))
-        other.wait(timeout=60)
+        other.kill()
     assert done.returncode == 0, done.stderr
     assert "somebody else loads this server" in done.stdout
     assert "another_tenant" in codes(tmp_path / "r")[1]
-    assert not (tmp_path / "hidden" / "server.jsonl").exists()
+    assert not (hidden / "server.jsonl").exists()
 
 
 def found(path: Path, code: str) -> Finding:

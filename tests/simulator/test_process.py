@@ -13,8 +13,10 @@ import pytest
 from loadgen.errors import EndpointError
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
+from tests.busy import DEADLINE_S
+from tests.command import run
 
-WAIT_S = 30
+WAIT_S = DEADLINE_S
 
 
 def get(url: str) -> bytes:
@@ -90,8 +92,7 @@ def test_the_command_prints_its_url_first_and_stops_on_a_signal(stop: signal.Sig
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(flags: list[str], words: str) -> None:
-    command = [sys.executable, "-m", "loadgen", "simulate", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    done = run("simulate", *flags)
     assert done.returncode == 2
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
