@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from loadgen.analysis.summary import Summary, summarise
 from loadgen.model import Exchange, Failure, RunInfo
+from loadgen.report.view import view
 from tests import synthetic
 from tests.synthetic import StageCase
 
@@ -18,6 +20,12 @@ MARKUP = "</script><script>alert(1)</script><img src=x onerror=alert(2)>|`{{ 7*7
 def summary_of(name: str) -> Summary:
     """The summary of a case of `synthetic.CASES`. Everybody gets the same one: nothing may be changed in it."""
     return summarise(*synthetic.run(name))
+
+
+@cache
+def view_of(name: str) -> dict[str, Any]:
+    """The view of that summary; the same one for everybody, too."""
+    return view(summary_of(name))
 
 
 def hostile() -> tuple[RunInfo, tuple[Exchange, ...]]:
