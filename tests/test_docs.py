@@ -18,14 +18,15 @@ from loadgen.cli import COMMANDS, cli
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 _BLOCK = re.compile(r"```(?:console|sh|bash)\n(.*?)```", re.S)
 _HELP = re.compile(r"(```console\n\$ (loadgen[^\n]*--help)\n)(.*?)(```)", re.S)
 
 
 def _commands() -> list[str]:
-    """Every loadgen and make command line of the README, continuation lines joined."""
+    """Every loadgen and make command line of the README and of docs/, continuation lines joined."""
     found = []
-    for block in _BLOCK.findall(README.read_text(encoding="utf-8")):
+    for block in _BLOCK.findall("\n".join(page.read_text(encoding="utf-8") for page in (README, *PAGES))):
         for line in block.replace("\\\n", " ").splitlines():
             line = line.removeprefix("$ ").partition(" #")[0].strip()
             if line.startswith(("loadgen ", "make ")):
@@ -72,10 +73,10 @@ def test_help_blocks_are_what_the_tool_prints() -> None:
 
 
 def test_every_local_link_and_picture_exists() -> None:
-    for document in (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
+    for document in (README, *PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"):
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
             if "://" not in target:
-                assert (ROOT / target).exists(), f"{document.name} links to {target}, which is not there"
+                assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

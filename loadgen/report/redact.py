@@ -27,7 +27,17 @@ _ADDRESSES = re.compile(
     r"|(?<![\w/])(?:~|\.{0,2})/[\w.~-]+(?:/[\w.~-]*)*",  # path
     re.IGNORECASE,
 )
-_VALUE_IS_PRIVATE = ("--note", "--header", "--model", "-o", "--output", "--ca", "--api-key-env", "--metrics")
+_VALUE_IS_PRIVATE = (
+    "--note",
+    "--header",
+    "--model",
+    "-o",
+    "--output",
+    "--ca",
+    "--api-key-env",
+    "--metrics",
+    "--endpoint",
+)
 ADDRESS, MODEL, PRIVATE = "[address]", "[model]", "[removed]"
 
 

@@ -171,6 +171,8 @@ class Listener:
             protocol = request.protocol
             assert isinstance(protocol, _Protocol)
             return await handler(Received(request, body, protocol.arrival_s))
+        except ConnectionResetError:
+            return web.Response(status=499)  # the client has gone: nobody reads it, and it is no error of this server's
         except Refused as refused:
             document = refused.document()
             return web.Response(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from loadgen.cli import cli
 from loadgen.cli import fit as command
 from loadgen.errors import UsageError
+from loadgen.report.fitjson import plain as json_plain
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.passes import constants_law, step_law
 from loadgen.roofline.serving import EngineConfig
@@ -88,6 +89,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def fitted(measured: Path) -> dict[str, Any]:
     return plain(measured, "--gpu", "h100-sxm", "--gpus", "1", "--shape", "llama-3.1-8b", "--dtype", "bf16")
+
+
+def test_a_plan_from_a_fit_is_that_of_the_engine_which_was_measured(fitted: dict[str, Any], tmp_path: Path) -> None:
+    truth = fitted | {"engine": {"true": json_plain(asdict(ENGINE) | {"law": ENGINE.law._asdict()})}}
+    rates = []
+    for name, found in (("fit", fitted), ("truth", truth)):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(found))
+        flags = ["--rate", "40", "--slo", "p95(ttft) < 1s, p95(tpot) < 40ms", "--gpus", "1", "--format", "json"]
+        done = CliRunner().invoke(cli, ["plan-capacity", "--fit", str(file), *flags])
+        assert done.exit_code == 0, done.output
+        (plan,) = json.loads(done.stdout)["plans"]
+        assert (plan["gpu"], plan["unvalidated"]) == ("H100-SXM", [])
+        rates.append(plan["replica_rate_per_s"])
+    assert rates[0] == pytest.approx(rates[1], rel=0.1)
 
 
 def test_the_json_has_the_keys_that_users_script_against(fitted: dict[str, Any]) -> None:

@@ -55,6 +55,17 @@ async def test_a_connection_serves_one_request_after_another() -> None:
     assert [answer.count(b"data: ") for answer in answers] == [4, 0, 0, 4]
 
 
+async def test_a_client_that_has_gone_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def gone(received: Received) -> None:
+        raise ConnectionResetError("Cannot write to closing transport")
+
+    monkeypatch.setattr(Received, "open_stream", gone)
+    assert [answer[9:12] for answer in await ask(post(STREAM))] == [b"499"]
+    assert caplog.text == ""
+
+
 async def test_paths_and_methods_that_are_not_there() -> None:
     answers = await ask(b"GET /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n", b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n")
     assert [answer[9:12] for answer in answers] == [b"405", b"404"]
