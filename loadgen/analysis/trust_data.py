@@ -210,11 +210,12 @@ def faster_than_hardware(info: RunInfo, m: Measured) -> Iterator[Finding]:
 def _floors(named: dict[str, Any], c: Columns) -> tuple[float, float] | None:
     """Least seconds of a prefill and of a decode step on the named hardware at full efficiency; None when unnamed."""
     from loadgen.roofline import catalog, passes, precision
+    from loadgen.roofline import named as names
 
     if len(c) == 0 or not named.get("gpu") or not named.get("shape"):
         return None
     try:
-        gpu, shape = catalog.gpu(named["gpu"]), catalog.shape(named["shape"])
+        gpu, shape = names.find_gpu(named["gpu"]), catalog.shape(named["shape"])
         kinds = {kind: str(named.get(kind) or "") for kind in ("weights", "compute", "kv")}
         chosen = precision.dtypes(named.get("dtype") or "bf16", gpu, **kinds)
         where = passes.Deployment(gpu, int(named.get("gpus") or 1), shape, chosen)

@@ -166,11 +166,10 @@ def _accounts(inputs: Sequence[Path], flags: dict[str, Any]) -> tuple[list[Accou
 def read_known(flags: dict[str, Any]) -> Known:
     """What the flags say of the deployment. Raises UsageError for names that are not known."""
     from loadgen.cli.hardware import read_shape
-    from loadgen.roofline.catalog import gpu as find
-    from loadgen.roofline.named import Known
+    from loadgen.roofline.named import Known, find_gpu
     from loadgen.roofline.precision import dtypes
 
-    gpu = find(flags["gpu"]) if flags["gpu"] else None
+    gpu = find_gpu(flags["gpu"]) if flags["gpu"] else None
     kinds = {name: flags[name] for name in ("weights", "compute", "kv")}
     dtypes(flags["dtype"] or "bf16", gpu, **kinds)  # a mistake is told before any file is read
     shape = read_shape(flags["shape"]) if flags["shape"] else None
@@ -243,6 +242,7 @@ def _predictions(
     if own is None:
         return
     there: list[Deployment] = []
+    measured = [_capped_as_told(cell, [gpu for gpu, _ in targets]) for cell in measured]
     for gpu, gpus in targets:
         known = [cell.deployment for cell in measured if _is_on(cell, gpu, gpus)]
         there += [where for where in known if where is not None] or [replace(own, gpu=gpu, gpus=gpus or own.gpus)]
@@ -252,6 +252,17 @@ def _predictions(
         yield predict_on(made, where, measured)
 
 
+def _capped_as_told(cell: Cell, targets: Sequence[Gpu]) -> Cell:
+    """The cell on the GPU of the flags, where its file says that the GPU was power-capped but not how far."""
+    from dataclasses import replace
+
+    from loadgen.roofline.named import is_untold
+
+    where = cell.deployment
+    told = next((gpu for gpu in targets if where is not None and is_untold(where.gpu, gpu)), None)
+    return cell if told is None or where is None else replace(cell, deployment=replace(where, gpu=told))
+
+
 def _is_on(cell: Cell, gpu: Gpu, gpus: int | None) -> bool:
     where = cell.deployment
     return where is not None and where.gpu == gpu and gpus in (None, where.gpus)
@@ -259,9 +270,9 @@ def _is_on(cell: Cell, gpu: Gpu, gpus: int | None) -> bool:
 
 def _target(text: str) -> tuple[Gpu, int | None]:
     """`h200-sxm` or `h200-sxm,4`."""
-    from loadgen.roofline.catalog import gpu
+    from loadgen.roofline.named import find_gpu
 
     name, comma, number = (part.strip() for part in text.partition(","))
     if comma and not (number.isdecimal() and int(number) > 0):
         raise UsageError("is not GPU or GPU,gpus", where=f"--predict-on {text}", do="write h200-sxm or h200-sxm,4")
-    return gpu(name), int(number) if comma else None
+    return find_gpu(name), int(number) if comma else None

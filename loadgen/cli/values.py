@@ -234,9 +234,9 @@ def _length(text: str) -> Any:
 
 
 def _gpu(text: str) -> Any:
-    from loadgen.roofline.catalog import gpu
+    from loadgen.roofline.named import find_gpu
 
-    return gpu(text)
+    return find_gpu(text)
 
 
 def _shape(text: str) -> Any:

@@ -49,10 +49,16 @@ def parameters(fit: Fit) -> tuple[Parameter, ...]:
 
     kv_bandwidth = kv_mbu * peak bandwidth of one GPU, bytes/s: what reading the KV cache reaches.
     """
-    found = [replace(one, name=NAMES.get(one.name, one.name)) for one in fit.parameters]
+    found = [replace(one, name=_scripted(one.name)) for one in fit.parameters]
     share = next((one for one in found if one.name == "kv_mbu"), None)
     if share is not None and fit.deployment is not None and all(one.name != "kv_bandwidth" for one in found):
         peak = fit.deployment.gpu.bandwidth_bytes_per_s
         ends = {name: getattr(share, name) * peak for name in ("value", "low", "high")}
         found.append(replace(share, name="kv_bandwidth", unit="bytes/s", **ends))
     return tuple(found)
+
+
+def _scripted(name: str) -> str:
+    """Its name for users; what belongs to one of several deployments says so: "step_s of LABEL"."""
+    word, of, label = name.partition(" of ")
+    return f"{NAMES.get(word, word)}{of}{label}"

@@ -21,6 +21,7 @@ from typing import Literal
 
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit_parameters import TOP_MBU
 from loadgen.roofline.fitted import Fit, FitCell
 from loadgen.roofline.parts import CLIENT, COMPUTE, MEMORY, OVERHEAD, QUEUE, Part, added, bound_of, per_token, step
 from loadgen.roofline.passes import StepLaw, step_law, step_parts, visible_pairs
@@ -28,7 +29,6 @@ from loadgen.roofline.serving import EngineConfig
 
 Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
-HIGHEST_MBU = 0.92  # of the bandwidth, that reading weights reaches on real GPUs
 PLAUSIBLE = 0.1  # of the plausible fits that must name a bound before it is told as a rival
 
 
@@ -277,7 +277,7 @@ def ends(fit: Fit, engine: EngineConfig) -> Iterator[EngineConfig]:
         return
     weights = law.dense_bytes + law.expert_bytes * law.expert_share
     floor, now = law.step_s + weights / law.weight_rate, law.weight_rate / law.peak_bytes_per_s
-    low, high = (mbu.low, mbu.high) if not mbu.identified else (weights / (floor * law.peak_bytes_per_s), HIGHEST_MBU)
+    low, high = (mbu.low, mbu.high) if not mbu.identified else (weights / (floor * law.peak_bytes_per_s), TOP_MBU)
     for value in (min(low, now), max(high, now)):
         rate = law.peak_bytes_per_s * value
         yield replace(engine, law=law._replace(weight_rate=rate, step_s=max(0.0, floor - weights / rate)))

@@ -9,8 +9,8 @@ model are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,15 +21,15 @@ from loadgen.model import Finding
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fit_alternatives import alternatives
 from loadgen.roofline.fit_baselines import BASELINES
-from loadgen.roofline.fit_intervals import spread
+from loadgen.roofline.fit_intervals import Spread, spread
 from loadgen.roofline.fit_leftover import leftover
-from loadgen.roofline.fit_model import Model, World, problem
+from loadgen.roofline.fit_model import Model, Problem, World, problem
 from loadgen.roofline.fit_parameters import BLACK_BOX, quantities
 from loadgen.roofline.fit_refusal import refusal
 from loadgen.roofline.fit_results import Flags, draws, engines, fit_cells, parameters
-from loadgen.roofline.fit_search import Search
+from loadgen.roofline.fit_search import Point, Search
 from loadgen.roofline.fit_trace import cell_times
-from loadgen.roofline.fitted import Errors, Fit
+from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
@@ -40,8 +40,25 @@ FEWEST = 6  # cells, below which none can be spared for holding out
 FOLDS = 4  # of whole shapes
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Cells that were fitted together: those of every deployment by one physics, or of one label by its constants."""
+
+    search: Search
+    best: Point
+    around: Spread
+    model: Model  # of all its cells, those held back too
+
+    @property
+    def times(self) -> Floats:
+        """(cell of `model.index`, [TTFT, ITL]) in seconds."""
+        return self.model.times(self.best.values)
+
+
 def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool = True, rng: np.random.Generator) -> Fit:
     """Estimate the engine behind these cells: physics where GPU and model are known and can be right, else constants.
+
+    Deployments that cannot be the same engine, or not these, get constants too, each its own.
 
     Args:
         cells: measured points; those of one label are of one deployment, several labels are deployments of one engine.
@@ -54,62 +71,111 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     """
     whole = problem(cells)
     world = world_of(whole.cells)
-    everything = np.arange(len(whole.cells))
     kept_back = np.flatnonzero([one.held_out for one in whole.cells])
-    seen = np.setdiff1d(everything, kept_back)
-    search = Search(whole, world, seen, priors=priors, rng=rng)
-    best = search.best()
-    refused = refusal(search, best)
-    if refused is not None:
-        if len(world.deployments) > 1:
-            raise UsageError(
-                f"these deployments cannot be fitted together: {refused.message}", do="fit them one at a time"
-            )
-        search = Search(whole, World(dict.fromkeys(world.deployments), BLACK_BOX), seen, priors=priors, rng=rng)
-        best = search.best()
+    seen = np.setdiff1d(np.arange(len(whole.cells)), kept_back)
+    physics = Search(whole, world, seen, priors=priors, rng=rng)
+    best = physics.best()
+    refused = refusal(physics, best)
+    if refused is not None and len(world.deployments) > 1:
+        refused = replace(refused, advice=f"{refused.advice}, or fit them one at a time: one engine need not serve all")
+    found = [(physics, best)] if refused is None else [(one, one.best()) for one in by_constants(physics)]
     folds = [kept_back] if kept_back.size else split(whole.cells, holdout)
-    predicted, guesses = hold_out(search, folds)
-    around = spread(search, best, rng)
-    model = Model(whole, search.world, best.knobs, best.values)
-    times = model.times(best.values)
-    outliers = strays(model.residuals(best.values), best.scale)
-    held = np.isin(everything, np.concatenate(folds)) if folds else np.zeros(len(everything), bool)
+    predicted, guesses = hold_out([search for search, _ in found], folds)
+    parts = [
+        Part(
+            search,
+            point,
+            spread(search, point, rng),
+            Model(whole, search.world, point.knobs, point.values, _of(search)),
+        )
+        for search, point in found
+    ]
+    return _told(whole, parts, folds, predicted, guesses, refused)
+
+
+def by_constants(physics: Search) -> Iterator[Search]:
+    """Each label's own constants: nothing of them carries over from one deployment to another."""
+    whole = physics.problem
+    for label in physics.world.deployments:
+        index = np.array([i for i in physics.index if whole.cells[i].label == label], np.int64)
+        if index.size:
+            world = World({label: None}, BLACK_BOX)
+            yield Search(whole, world, index, priors=physics.priors, rng=physics.rng)
+
+
+def _of(search: Search) -> Ints:
+    """All cells of the search's labels."""
+    return np.flatnonzero([one.label in search.world.deployments for one in search.problem.cells])
+
+
+def _told(
+    whole: Problem,
+    parts: Sequence[Part],
+    folds: Sequence[Ints],
+    predicted: Floats,
+    guesses: Mapping[str, Floats],
+    refused: Finding | None,
+) -> Fit:
+    """What was found, part by part, as one value."""
+    times = np.full(whole.measured.shape, np.nan)
+    outliers = np.zeros(len(whole.cells), bool)
+    for one in parts:
+        times[one.model.index] = one.times
+        outliers[one.model.index] = strays(one.model.residuals(one.best.values), one.best.scale)
+    held = np.isin(np.arange(len(whole.cells)), np.concatenate(folds)) if folds else np.zeros(len(whole.cells), bool)
     use = held & ~outliers
     held_out = errors(predicted, whole.measured, use) if folds else None
     baselines = {name: errors(guess, whole.measured, use) for name, guess in guesses.items()} if folds else {}
+    beside = [FitCell(one, math.nan, math.nan) for one in whole.cells]  # of a label without a cell to fit: as measured
+    for one in parts:
+        for i, cell in zip(
+            one.model.index, fit_cells(whole, one.model, one.best, one.around, predicted, held, outliers), strict=True
+        ):
+            beside[i] = cell
     return Fit(
-        deployment=next(iter(search.world.deployments.values())),
-        parameters=parameters(search, best, around),
-        engine=engines(search.world, best.values, best.knobs),
-        draws=draws(search.world, best, around),
-        cells=fit_cells(whole, model, best, around, predicted, held, outliers),
+        deployment=None if refused else next(iter(parts[0].search.world.deployments.values())),
+        parameters=tuple(_parameters(parts)),
+        engine={k: v for one in parts for k, v in engines(one.search.world, one.best.values, one.best.knobs).items()},
+        draws={k: v for one in parts for k, v in draws(one.search.world, one.best, one.around).items()},
+        cells=tuple(beside),
         in_sample=errors(times, whole.measured, ~outliers),
         held_out=held_out,
         baselines=baselines,
-        alternatives=alternatives(search, best),
+        alternatives=() if refused else alternatives(parts[0].search, parts[0].best),
         findings=tuple(findings(refused, held_out, baselines)),
         refused=refused.message if refused is not None else "",
     )
 
 
-def hold_out(search: Search, folds: Sequence[Ints]) -> tuple[Floats, dict[str, Floats]]:
+def _parameters(parts: Sequence[Part]) -> Iterator[Parameter]:
+    for one in parts:
+        (label, *_) = one.search.world.deployments
+        for parameter in parameters(one.search, one.best, one.around):
+            yield replace(parameter, name=f"{parameter.name} of {label}") if len(parts) > 1 else parameter
+
+
+def hold_out(searches: Sequence[Search], folds: Sequence[Ints]) -> tuple[Floats, dict[str, Floats]]:
     """What the other cells predict for each fold: the model, its knobs chosen from them alone, and the baselines.
 
     (cell, [TTFT, ITL]) in seconds; nan outside of the folds. The model is the engine times what it leaves over.
     """
-    whole = search.problem
+    whole = searches[0].problem
     predicted = np.full(whole.measured.shape, np.nan)
     guesses = {name: predicted.copy() for name in (ENGINE_ALONE, *BASELINES)}
-    for test in folds:
-        train = np.setdiff1d(np.arange(len(whole.cells)), test)
-        found = Search(whole, search.world, train, priors=search.priors, rng=search.rng).best()
-        alone = Model(whole, search.world, found.knobs, found.values, test).times(found.values)
-        own = np.full(whole.measured.shape, np.nan)
-        own[train] = usable(found.model.residuals(found.values), found.scale)
-        guesses[ENGINE_ALONE][test] = alone
-        predicted[test] = alone * leftover(whole.cells, own, train, test)
-        for name, guess in BASELINES.items():
-            guesses[name][test] = guess(whole.cells, whole.measured, train, test)
+    for fold in folds:
+        for search in searches:
+            test = np.intersect1d(fold, _of(search))
+            train = np.setdiff1d(_of(search), fold)
+            if not test.size or not train.size:
+                continue
+            found = Search(whole, search.world, train, priors=search.priors, rng=search.rng).best()
+            alone = Model(whole, search.world, found.knobs, found.values, test).times(found.values)
+            own = np.full(whole.measured.shape, np.nan)
+            own[train] = usable(found.model.residuals(found.values), found.scale)
+            guesses[ENGINE_ALONE][test] = alone
+            predicted[test] = alone * leftover(whole.cells, own, train, test)
+            for name, guess in BASELINES.items():
+                guesses[name][test] = guess(whole.cells, whole.measured, train, test)
     return predicted, guesses
 
 

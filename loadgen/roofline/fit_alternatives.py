@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadgen.roofline.fit_model import Problem, World, problem
-from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, UTILISATIONS, Knobs, named
+from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, TOP_MBU, UTILISATIONS, Knobs, named
 from loadgen.roofline.fit_search import WORTH, Objective, Point, Search, minimise
 from loadgen.roofline.fitted import Alternative
 from loadgen.roofline.passes import Deployment
@@ -27,7 +27,6 @@ from loadgen.roofline.passes import Deployment
 NEARLY = 0.03  # of the mean |log(model / measured)|
 WINDOW = 128  # tokens: the window of the "window" hypothesis, small against any prompt
 CACHED = 0.3  # share of the prompt in the prefix cache in the "prefix_cache" hypothesis
-TOP_MBU = 0.92  # of peak bandwidth: about what the best copy kernels reach
 
 
 @dataclass(frozen=True, slots=True)

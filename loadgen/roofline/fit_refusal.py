@@ -17,7 +17,7 @@ import numpy as np
 from loadgen.model import Finding
 from loadgen.roofline.fit_alternatives import with_cache
 from loadgen.roofline.fit_model import World
-from loadgen.roofline.fit_parameters import BLACK_BOX, UTILISATIONS, named
+from loadgen.roofline.fit_parameters import BLACK_BOX, TOP_MBU, UTILISATIONS, named
 from loadgen.roofline.fit_search import Objective, Point, Search
 from loadgen.roofline.serving_kernel import Floats
 
@@ -29,7 +29,7 @@ CACHED = (0.3, 0.6, 0.9)  # shares of cached prompt tokens that may explain why 
 GROUPED = 1.2  # tokens per event: from here on, drafts or grouped tokens may explain why steps are too fast
 # Matrix products that were measured reach .80 of an H100's bf16 peak, copies .92 of its bandwidth. One above may be a
 # data type or a cache that was not told; both are another GPU or model.
-CEILINGS = {"mfu": 0.85, "mbu": 0.92}
+CEILINGS = {"mfu": 0.85, "mbu": TOP_MBU}
 AT_BOUND = 0.95
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from loadgen.roofline.fit_intervals import RISE, Spread, clipped, derived_interval, interval
 from loadgen.roofline.fit_model import Model, Problem, World
-from loadgen.roofline.fit_parameters import NO_CAP, Knobs, engine_of, law_of, named
+from loadgen.roofline.fit_parameters import NO_CAP, TOP_MBU, Knobs, engine_of, law_of, named
 from loadgen.roofline.fit_search import BUDGETS, WORTH, Point, Search, caps_around
 from loadgen.roofline.fitted import FitCell, Parameter
 from loadgen.roofline.passes import StepLaw, decode_pass
@@ -24,6 +24,7 @@ from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats
 
 Flags = npt.NDArray[np.bool_]
+SAME_BYTES = 1.1  # factor of weights per GPU, up to which deployments say the same of bandwidth and overhead
 
 # What an endpoint shows whatever its parts are: name, unit, how it follows from the law.
 DERIVED: tuple[tuple[str, str, Callable[[StepLaw], float]], ...] = (
@@ -55,11 +56,34 @@ def parameters(search: Search, best: Point, around: Spread) -> tuple[Parameter, 
 
 
 def _continuous(best: Point, around: Spread) -> Iterable[Parameter]:
+    open_ends = _floor_ends(best)
     for i, one in enumerate(best.model.world.table):
         low, high, identified = interval(i, best, around)
+        if one.name in open_ends:
+            identified = False
+            low, high = min(low, open_ends[one.name][0]), max(high, open_ends[one.name][1])
         low, high = clipped(one, low, high)
         value = math.exp(best.values[i]) if identified else math.nan
         yield Parameter(one.name, one.unit, value, low, high, identified, "" if identified else one.settle)
+
+
+def _floor_ends(best: Point) -> dict[str, tuple[float, float]]:
+    """What bandwidth and overhead may be where every deployment reads as many bytes a GPU and step: their sum is seen.
+
+    All of the floor is weights (no overhead), or these are read as fast as anything is (TOP_MBU) and overhead is the
+    rest. What sets the two apart on one deployment is the model's knee, which real engines need not have.
+    """
+    world, knobs = best.model.world, best.knobs
+    values = named(world.table, best.values)
+    laws = [law_of(one, values, knobs.overlap) for one in world.deployments.values()]
+    read = [(law.dense_bytes + law.expert_bytes * law.expert_share) / law.gpus for law in laws]
+    if "mbu" not in values or max(read) > SAME_BYTES * min(read):
+        return {}
+    law, weights = laws[0], read[0] * laws[0].gpus
+    floor = max(weights / law.weight_rate, law.step_s) if knobs.overlap else weights / law.weight_rate + law.step_s
+    slow, fast = weights / (floor * law.peak_bytes_per_s), max(TOP_MBU, values["mbu"])
+    most = floor if knobs.overlap else floor - weights / (fast * law.peak_bytes_per_s)
+    return {"mbu": (slow, fast), "step_s": (0.0, most)}
 
 
 def _derived(world: World, best: Point, around: Spread) -> Iterable[Parameter]:
@@ -122,24 +146,24 @@ def _rise(search: Search, best: Point, knobs: Knobs) -> float:
 def fit_cells(
     whole: Problem, model: Model, best: Point, around: Spread, predicted: Floats, held: Flags, outliers: Flags
 ) -> tuple[FitCell, ...]:
-    """Each cell beside its model; a held-out one beside what the others predicted. 90 % bounds hold the scale, too."""
+    """Each cell of the model beside it; a held-out one beside what the others predicted. 90 % bounds hold the scale."""
     times = model.times(best.values)
     drawn = np.log(np.array([model.times(one) for one in around.draws]) / times)
     spread = np.maximum(np.abs(np.quantile(drawn, 0.05, axis=0)), np.abs(np.quantile(drawn, 0.95, axis=0)))
     factor = np.exp(np.hypot(np.nan_to_num(spread), 1.64 * best.scale))
-    shown = np.where(held[:, None], predicted, times)
+    shown = np.where(held[model.index, None], predicted[model.index], times)
     low, high = shown / factor, shown * factor
     return tuple(
         FitCell(
-            cell=one,
-            ttft_fit_s=float(shown[i, 0]),
-            itl_fit_s=float(shown[i, 1]),
-            ttft_low_s=float(low[i, 0]),
-            ttft_high_s=float(high[i, 0]),
-            itl_low_s=float(low[i, 1]),
-            itl_high_s=float(high[i, 1]),
+            cell=whole.cells[i],
+            ttft_fit_s=float(shown[k, 0]),
+            itl_fit_s=float(shown[k, 1]),
+            ttft_low_s=float(low[k, 0]),
+            ttft_high_s=float(high[k, 0]),
+            itl_low_s=float(low[k, 1]),
+            itl_high_s=float(high[k, 1]),
             held_out=bool(held[i]),
             outlier=bool(outliers[i]),
         )
-        for i, one in enumerate(whole.cells)
+        for k, i in enumerate(model.index)
     )

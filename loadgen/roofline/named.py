@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loadgen.errors import UsageError
 from loadgen.roofline import catalog
@@ -21,8 +21,12 @@ from loadgen.roofline.shapes import ModelShape
 
 # What files write where they say nothing.
 SILENT = frozenset(["", "-", "--", "n/a", "na", "nan", "none", "null", "unknown", "?", "auto"])
-# How a GPU was run, behind its name: the roof is still the card's.
-_CONDITION = re.compile(r"[-_ ]+(?:power[-_ ]?capped|power[-_ ]?cap|\d+ ?w)$", re.IGNORECASE)
+# How a GPU was run, behind its name.
+_CONDITION = re.compile(r"[-_ ]+(?:power[-_ ]?capped|power[-_ ]?cap|(?P<watts>\d+) ?w)$", re.IGNORECASE)
+# Under a power cap clocks fall: by its cube root where all power is dynamic, in proportion where voltage is at its
+# least. The exponent is between the two. Memory keeps its own clock, so bandwidth stays.
+CLOCK = 2 / 3
+UNTOLD_CAP = 0.7  # of its power, for a GPU that is capped by nobody says how much
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +73,58 @@ def said(text: str) -> str:
 
 
 def find_gpu(name: str) -> Gpu:
-    """As `catalog.gpu`, and "H100-SXM-powercap" or "A100-SXM-80 300W" are the card too. Raises UsageError."""
+    """As `catalog.gpu`, and "H100-SXM-powercap" or "A100-SXM-80 300W" are that card with lower clocks, another GPU.
+
+    Raises:
+        UsageError: no such GPU.
+    """
     try:
         return catalog.gpu(name)
     except UsageError:
-        bare = _CONDITION.sub("", name.strip())
-        if bare == name.strip():
+        if (found := _CONDITION.search(name.strip())) is None:
             raise
-        return catalog.gpu(bare)
+        return _capped(catalog.gpu(name.strip()[: found.start()]), found["watts"])
+
+
+def _capped(card: Gpu, watts: str | None) -> Gpu:
+    """The card under a power cap; one at or above its own power changes nothing."""
+    share = UNTOLD_CAP if watts is None else min(1.0, float(watts) / card.tdp_w) if card.tdp_w else 1.0
+    if share == 1.0 and watts is not None:
+        return card
+    cap = f"{watts}W" if watts else "powercap"
+    told = "" if watts else f"; the cap is not told: {UNTOLD_CAP:.0%} of its power assumed, name it: {card.name} 500W"
+    note = f"power-capped: compute at (cap / power)^{CLOCK:.2g} of its peak, bandwidth as it is{told}"
+    slower = _clocked(card, share**CLOCK)
+    return replace(slower, name=f"{card.name} {cap}", tdp_w=card.tdp_w and share * card.tdp_w, note=note)
+
+
+def clock_ends(gpu: Gpu) -> tuple[Gpu, ...]:
+    """How slow and how fast a power-capped GPU may compute; none for any other. An untold cap may be half, or nothing.
+
+    Raises:
+        UsageError: never for a GPU that `find_gpu` found.
+    """
+    found = _CONDITION.search(gpu.name)
+    if found is None:
+        return ()
+    card = catalog.gpu(gpu.name[: found.start()])
+    share = gpu.tdp_w / card.tdp_w if gpu.tdp_w and card.tdp_w else 1.0
+    factors = (share ** (1 - CLOCK), share ** (CLOCK - 1))
+    if found["watts"] is None:
+        factors = ((0.5 / UNTOLD_CAP) ** CLOCK, UNTOLD_CAP**-CLOCK)
+    return tuple(_clocked(gpu, factor) for factor in factors)
+
+
+def is_untold(gpu: Gpu, told: Gpu) -> bool:
+    """Whether `gpu` is the card of `told` under a cap of which nobody says how much, which `told` does."""
+    found = _CONDITION.search(told.name)
+    return found is not None and gpu.name == f"{told.name[: found.start()]} powercap"
+
+
+def _clocked(gpu: Gpu, factor: float) -> Gpu:
+    """The same GPU with every rate of computing times `factor`."""
+    fields = ("bf16_flop_per_s", "fp8_flop_per_s", "fp4_flop_per_s", "int8_flop_per_s")
+    return replace(gpu, **{field: rate * factor for field in fields if (rate := getattr(gpu, field)) is not None})
 
 
 def chosen(words: Words, known: Known) -> bool:

@@ -7,8 +7,10 @@ Why: a prediction of an engine that nobody measured is worth what it adds over t
     ratio = value there / value here, predicted and measured; error = |predicted ratio / measured ratio - 1|
     no change: predicted ratio 1.   bandwidth: (bandwidth there / bandwidth here)^-1 for times, ^+1 for rates; all GPUs.
 
-    interval = value * exp(-+ 1.645 sqrt(d^2 + e^2)), d: deviation of log value over plausible engines, e: the fit's own
-    error (1.4826 * median |error| on cells held out; of a rate the larger of TTFT's and ITL's)
+    interval = value * exp(-+ sqrt((1.645 d)^2 + (1.645 e)^2 + u^2)), d: deviation of log value over plausible engines,
+    e: the fit's own error (1.4826 * median |error| on cells held out; of a rate the larger of TTFT's and ITL's),
+    u: how far the ends of what is not known lie from the value on that side (bandwidth against overhead where one
+    deployment cannot tell them apart; the clocks of a power-capped GPU)
 
 "Here" is the same cell as it was measured on a GPU that was fitted, where there is one (of the fit, or beside the
 measurement from there), else the fit's own value of it.
@@ -23,8 +25,10 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from loadgen.errors import UsageError
+from loadgen.roofline.causes import ends
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fitted import Fit
+from loadgen.roofline.named import clock_ends
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.whatif import Outcome, Situation, moved, outcome
@@ -70,6 +74,18 @@ class Prediction:
     refused: str = ""  # why nothing can be predicted there
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a prediction is made from: the best engine, plausible ones, and the ends of what is not known."""
+
+    where: Deployment
+    of: Deployment
+    best: EngineConfig
+    draws: tuple[EngineConfig, ...]
+    ends: tuple[EngineConfig, ...]
+    own_error: Mapping[str, float]
+
+
 def predict_on(fit: Fit, where: Deployment, measured: Sequence[Cell] = ()) -> Prediction:
     """The fit on `where`: at the cells measured there (any of `measured` that are), else at the fit's own cells.
 
@@ -82,12 +98,12 @@ def predict_on(fit: Fit, where: Deployment, measured: Sequence[Cell] = ()) -> Pr
     wanted = there or [
         replace(cell, deployment=where, ttft_s=math.nan, itl_s=math.nan, evidence={}) for cell in own.values()
     ]
-    engines = (fit.engine[label], *_spread(fit.draws.get(label, ())))
+    law = fit.engine[label]
+    plan = _Plan(where, of, law, _spread(fit.draws.get(label, ())), tuple(ends(fit, law)), _own_error(fit))
     known = {_key(one.cell): one.cell for one in fit.cells}
     known |= {_key(cell): cell for cell in measured if cell.deployment is not None and cell.deployment.gpu == of.gpu}
     try:
-        own_error = _own_error(fit)
-        cells = tuple(_predicted(cell, where, of, engines, known.get(_key(cell, where)), own_error) for cell in wanted)
+        cells = tuple(_predicted(cell, plan, known.get(_key(cell, where))) for cell in wanted)
     except UsageError as cannot:
         return Prediction(where, of, (), refused=cannot.what)
     errors, n = _errors(cells, where, of)
@@ -124,28 +140,35 @@ def _key(cell: Cell, where: Deployment | None = None) -> tuple[object, ...]:
     return (cell.prompt_tokens, cell.output_tokens, cell.load_kind, cell.load, *names)
 
 
-def _predicted(
-    cell: Cell,
-    where: Deployment,
-    of: Deployment,
-    engines: Sequence[EngineConfig],
-    same: Cell | None,
-    own_error: Mapping[str, float],
-) -> PredictedCell:
+def _predicted(cell: Cell, plan: _Plan, same: Cell | None) -> PredictedCell:
     """The cell there by the best engine, its interval by the plausible ones, and the same cell here."""
-    best = outcome(_there(cell, where, of, engines[0]))
-    base = _here(cell, replace(where, gpu=of.gpu), of, engines[0])
-    others = [outcome(_there(cell, where, of, engine)) for engine in engines[1:]]
+    where, of = plan.where, plan.of
+    best = outcome(_there(cell, where, of, plan.best))
+    base = _here(cell, replace(where, gpu=of.gpu), of, plan.best)
+    others = [outcome(_there(cell, where, of, engine)) for engine in plan.draws]
+    extremes = [outcome(_there(cell, where, of, engine)) for engine in plan.ends]
+    clocks = zip(
+        clock_ends(of.gpu) or (of.gpu, of.gpu), reversed(clock_ends(where.gpu) or (where.gpu,) * 2), strict=True
+    )
+    for here, there in clocks if where.gpu != of.gpu else ():
+        extremes.append(outcome(_there(cell, replace(where, gpu=there), replace(of, gpu=here), plan.best)))
     values = {}
     for metric in METRICS:
         value = getattr(best, metric)
-        logs = [math.log(x) for other in others if (x := getattr(other, metric)) > 0]
-        wide = Z * math.hypot(float(np.std(logs)) if len(logs) > 1 else 0.0, own_error[metric])
-        low, high = value * math.exp(-wide), value * math.exp(wide)
+        drawn, off = ([getattr(one, metric) for one in some] for some in (others, extremes))
+        low, high = _interval(value, drawn, off, plan.own_error[metric])
         measured = _measured(cell, metric)
         before = math.nan if same is None else _measured(same, metric)
         values[metric] = Predicted(metric, value, low, high, measured, float(getattr(base, metric)), before)
     return PredictedCell(cell, values)
+
+
+def _interval(value: float, draws: Sequence[float], extremes: Sequence[float], error: float) -> tuple[float, float]:
+    """90 % of a value: see the head of this file."""
+    logs = [math.log(x) for x in draws if x > 0]
+    wide = Z * math.hypot(float(np.std(logs)) if len(logs) > 1 else 0.0, error)
+    off = [0.0, *(math.log(x / value) for x in extremes if x > 0 and value > 0)]
+    return value * math.exp(-math.hypot(wide, min(off))), value * math.exp(math.hypot(wide, max(off)))
 
 
 def _there(cell: Cell, where: Deployment, of: Deployment, engine: EngineConfig) -> Situation:
@@ -203,6 +226,7 @@ def prediction_json(one: Prediction) -> dict[str, object]:
         "gpus": one.where.gpus,
         "shape": one.where.shape.name,
         "dtypes": asdict(one.where.dtypes),
+        "note": one.where.gpu.note if one.where.gpu.note.startswith("power-capped") else "",
         "from": {"gpu": one.of.gpu.name, "gpus": one.of.gpus, "shape": one.of.shape.name},
         "error": {guess: dict(errors) for guess, errors in one.errors.items()},
         "n": dict(one.n),

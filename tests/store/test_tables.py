@@ -166,7 +166,7 @@ def test_several_deployments_in_one_file_are_told_apart_and_known_by_any_name() 
     where = [cell.deployment for cell in found.cells]
     facts = [(d.gpu.name, d.gpus, d.shape.name, d.dtypes.weights) for d in where if d is not None]
     assert facts[1] == ("H100-SXM", 4, "gpt-oss-120b", "mxfp4")
-    assert facts[2] == ("H100-SXM", 8, "Llama-2-70B", "bf16")
+    assert facts[2] == ("H100-SXM powercap", 8, "Llama-2-70B", "bf16")
     assert facts[3][3] == "bf16"
 
 
