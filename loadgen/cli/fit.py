@@ -104,13 +104,9 @@ def _rendered(accounts: Sequence[Account], notes: Sequence[str], form: str) -> s
 
         whole = fits[0] if len(fits) == 1 else _several(fits)
         return json.dumps({**whole, "notes": list(notes)}, indent=2, ensure_ascii=False, allow_nan=False)
-    from loadgen.report.fitpage import render_fit
+    from loadgen.report.fitpage import render_fits
 
-    if form == "html" and len(fits) > 1:
-        raise UsageError(
-            f"a page shows one fit, there are {len(fits)}", do="choose one by --gpus, --shape ..., or --joint"
-        )
-    return "\n\n".join(render_fit(one, form).strip() for one in fits)
+    return render_fits(fits, form).strip()
 
 
 def _plain(one: Account) -> dict[str, Any]:

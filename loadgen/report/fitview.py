@@ -31,10 +31,11 @@ _SOURCES = (
 TRACED = 6  # phases whose parts are shown at once; the others are behind a click
 
 
-def fit_view(fit: Json) -> dict[str, Any]:
-    """Everything that a page shows of a fit."""
+def fit_view(fit: Json, at: str = "") -> dict[str, Any]:
+    """Everything that a page shows of a fit. `at`: what tells it apart on a page that shows several."""
     several = len(fit["engine"]) > 1
     return {
+        "at": at,
         "title": _title(fit),
         "headline": _headline(fit),
         "refused": fit["refused"],
@@ -53,6 +54,18 @@ def fit_view(fit: Json) -> dict[str, Any]:
         "predictions": predictions(fit["prediction"]),
         "series": series(fit) | {"predicted": predicted(fit["prediction"])},
     }
+
+
+def overview(fits: Sequence[Json], shown: Sequence[Json]) -> dict[str, Any]:
+    """A line for each fit of a page: its error on cells held out, interpolation's, and what bounds it."""
+    rows = []
+    for fit, view in zip(fits, shown, strict=True):
+        both = [fit["error"].get(key) for key in ("held_out", "baseline_interpolation")]
+        errors = [_error(None if of is None else of[metric]) for metric in ("ttft", "itl") for of in both]
+        cells = [fit.get("label") or view["title"], *errors, whole(len(fit["cells"])), view["headline"]]
+        rows.append({"at": view["at"], "cells": cells})
+    head = ["Fit", "TTFT, held out", "interpolation", "ITL, held out", "interpolation", "cells", "what bounds it"]
+    return {"head": head, "rows": rows}
 
 
 # --- the head ---------------------------------------------------------------------------------------------------------

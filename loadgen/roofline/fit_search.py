@@ -29,6 +29,8 @@ KNEE = 2.0  # residuals beyond this many scales count linearly
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 PLAIN = Knobs()
 NO_PRIOR = 1e3  # a deviation of the logarithm that says nothing
+# Of what the weights leave of the memory: as it is, or as a server was told, or as other engines use it.
+KV_SHARES = (1.0, 0.03, 0.045, 0.065, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 2.0)
 QUICK = 8  # evaluations of a candidate setting of the knobs, from where the last one stands
 # A knob is moved from where it is only for a gain that a chance improvement would hardly give (in units of the loss).
 WORTH = 6.0
@@ -208,6 +210,17 @@ class Search:
         return max((one.load * (one.prompt_tokens + one.output_tokens) for one in self._scheduled()), default=0.0)
 
     @property
+    def kv_shares(self) -> tuple[float, float]:
+        """Shares of the memory for KV caches that the largest request needs, and that the largest load can use."""
+        try:
+            rooms = {k: one.kv_capacity_tokens() for k, one in self.world.deployments.items() if one is not None}
+        except UsageError:  # the weights leave no room, so there is nothing to have a share of
+            return math.inf, 0.0
+        loads = [(one, rooms[one.label], one.prompt_tokens + one.output_tokens) for one in self._scheduled()]
+        least = max((tokens / room for _, room, tokens in loads), default=0.0)
+        return least, max((1.05 * one.load * tokens / room for one, room, tokens in loads), default=0.0)
+
+    @property
     def openings_unsaid(self) -> bool:
         """Is there a closed loop that does not say how many requests it sent?"""
         return any(one.protocol.requests is None for one in self._scheduled())
@@ -248,8 +261,10 @@ def _memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:
         for halves in range(1, 13):
             yield replace(knobs, kv=tokens * 0.5 ** (halves / 2))
     else:
-        for share in (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 2.0):
-            yield replace(knobs, kv=share)
+        least, most = search.kv_shares
+        for share in KV_SHARES:
+            if least <= share < most:  # else a cell cannot run, or no cell comes near the limit
+                yield replace(knobs, kv=share)
 
 
 def _finer_memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:

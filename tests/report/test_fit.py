@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.report import figures
-from loadgen.report.fitpage import fit_json, fit_markdown, fit_page, render_fit
+from loadgen.report.fitpage import fit_json, fit_markdown, fit_page, render_fits
 from loadgen.report.fitview import fit_view
 from loadgen.report.render import load, render
 from loadgen.roofline.causes import find_causes
@@ -136,7 +136,7 @@ def test_a_fit_without_cells_that_have_a_metric_is_still_a_page() -> None:
 
 
 def test_markup_in_labels_is_text() -> None:
-    page = render_fit(labelled(MARKUP), "html")
+    page = render_fits([labelled(MARKUP)], "html")
     assert "<script>alert(1)" not in page
     assert "<img src=x" not in page
 

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.report import figures
 from loadgen.report.fitjson import fit_json
-from loadgen.report.fitpage import render_fit
+from loadgen.report.fitpage import render_fits
 from loadgen.report.fittext import overview, to_text
 from loadgen.report.fitview import fit_view
 from loadgen.roofline import catalog
@@ -81,7 +81,7 @@ def test_several_fits_end_in_a_line_for_each() -> None:
 def test_a_prediction_is_told_beside_the_guesses_and_where_it_fails(form: str) -> None:
     one = predicted()
     plain = fit_json(one.fit, one.causes, one.remedies, one.findings, [prediction_json(p) for p in one.predictions])
-    shown = to_text([one]) if form == "text" else render_fit(plain, form)
+    shown = to_text([one]) if form == "text" else render_fits([plain], form)
     for part in ("Predicted on 1 × H200-SXM", "nothing changes", "it scales with the bandwidth", "It fails here, ITL"):
         assert part in shown
 
