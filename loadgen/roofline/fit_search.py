@@ -29,8 +29,10 @@ KNEE = 2.0  # residuals beyond this many scales count linearly
 BUDGETS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 PLAIN = Knobs()
 NO_PRIOR = 1e3  # a deviation of the logarithm that says nothing
-# Of what the weights leave of the memory: as it is, or as a server was told, or as other engines use it.
-KV_SHARES = (1.0, 0.03, 0.045, 0.065, 0.09, 0.13, 0.18, 0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 2.0)
+# KV cache as a share of what the weights leave of the memory: as engines use it, and as one that was told to use less.
+KV_SHARES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 2.0)
+SCARCE = (0.35, 0.25, 0.18, 0.13, 0.09, 0.065, 0.045, 0.03)
+WAITS = math.log(1.4)  # of TTFT above the model's: a wait that the knobs found so far do not explain
 QUICK = 8  # evaluations of a candidate setting of the knobs, from where the last one stands
 # A knob is moved from where it is only for a gain that a chance improvement would hardly give (in units of the loss).
 WORTH = 6.0
@@ -179,6 +181,8 @@ class Search:
     def _knobs(self, here: Point) -> Point:
         """Coordinate by coordinate; a coordinate is moved only for a gain that is worth it."""
         for moves in MOVES:
+            if moves is _scarce and not _waits(here):
+                continue
             better = self._tried(here, moves(here.knobs, self))
             if better.loss < here.loss - WORTH:
                 here = better
@@ -267,6 +271,23 @@ def _memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:
                 yield replace(knobs, kv=share)
 
 
+def _scarce(knobs: Knobs, search: Search) -> Iterable[Knobs]:
+    """Little memory in place of any cap that was found: dear, so only where cells wait and nothing says why."""
+    if None in search.world.deployments.values():
+        return
+    least, most = search.kv_shares
+    for share in SCARCE:
+        if least <= share < most:
+            yield replace(knobs, kv=share, max_sequences=NO_CAP)
+
+
+def _waits(here: Point) -> bool:
+    """Whether some prompt under load waited for something that the engine found so far does not have."""
+    cells = [here.model.problem.cells[i] for i in here.model.index]
+    loaded = np.array([one.load_kind != "batch" and one.load > 1 for one in cells])
+    return bool(np.any(here.model.residuals(here.values)[loaded, 0] < -WAITS))
+
+
 def _finer_memory(knobs: Knobs, search: Search) -> Iterable[Knobs]:
     if knobs.kv is not None:
         for factor in (0.86, 0.91, 0.95, 0.98, 1.02, 1.05, 1.09, 1.14):
@@ -290,7 +311,7 @@ def _overlaps(knobs: Knobs, search: Search) -> Iterable[Knobs]:
     yield replace(knobs, overlap=not knobs.overlap)
 
 
-MOVES: tuple[Moves, ...] = (_caps, _finer_caps, _memory, _finer_memory, _schedules, _joins, _overlaps)
+MOVES: tuple[Moves, ...] = (_caps, _finer_caps, _memory, _scarce, _finer_memory, _schedules, _joins, _overlaps)
 
 
 def scale_of(residuals: Floats, parameters: int) -> Floats:
