@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadgen.roofline.fit_model import Problem, World, problem
+from loadgen.roofline.fit_others import others
 from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, TOP_MBU, UTILISATIONS, Knobs, named
 from loadgen.roofline.fit_search import WORTH, Objective, Point, Search, minimise
 from loadgen.roofline.fitted import Alternative
@@ -141,7 +142,7 @@ def alternatives(search: Search, best: Point) -> tuple[Alternative, ...]:
     """Everything that explains the cells about as well, best first."""
     if search.world.table == BLACK_BOX:
         return ()
-    found = [*_ideas(search, best), *_switches(search, best), *_ends(search, best)]
+    found = [*_ideas(search, best), *_switches(search, best), *_ends(search, best), *_others(search, best)]
     return tuple(sorted(found, key=lambda one: one.loss_ratio))
 
 
@@ -202,6 +203,11 @@ def _switches(search: Search, best: Point) -> Iterable[Alternative]:
         found = [one for k in candidates if (one := search.at(k, best.values, best.scale)) is not None]
         if found and _as_good(search, best, other := min(found, key=lambda one: one.loss)):
             yield Alternative(name, explanation, decide, other.loss / max(best.loss, 1e-9))
+
+
+def _others(search: Search, best: Point) -> Iterable[Alternative]:
+    for one in others(search, best):
+        yield Alternative(one.name, one.explanation, one.decide, one.loss / max(best.loss, 1e-9))
 
 
 def _ends(search: Search, best: Point) -> Iterable[Alternative]:
