@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,6 +26,7 @@ from loadgen.roofline.serving_kernel import Floats, Ints
 from loadgen.roofline.trace_kernel import MOVERS
 
 _NO_LAW = StepLaw()
+THREADS = 4
 JOINS_LATE_S = 1e-6  # a way to the server this short makes a request miss the step that starts as it is sent
 
 
@@ -82,6 +84,35 @@ def _effective(config: EngineConfig, load: Load) -> EngineConfig:
     return replace(config, token_budget=budget, max_sequences=sequences, kv_tokens=kv)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A trace that is wanted: what it depends on, and what it is made from."""
+
+    key: tuple[object, ...]
+    config: EngineConfig
+    load: Load
+    skip: int
+
+    def way_s(self, found: Trace) -> float:
+        """Mean seconds on the way to the server, as traced."""
+        return self.config.request_s + self.config.prompt_token_s * found.prompt_tokens
+
+
+def _make(problem: Problem, asked: Sequence[_Asked]) -> None:
+    """Trace what was not traced yet, on several threads: compiled loops hold no lock, and no trace knows another.
+
+    Raises:
+        UsageError: a cell that its engine cannot run.
+    """
+    new = {one.key: one for one in asked if one.key not in problem.traces}
+    if len(new) < THREADS:
+        problem.traces.update({key: trace(one.config, one.load, one.skip) for key, one in new.items()})
+        return
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda one: trace(one.config, one.load, one.skip), new.values())
+        problem.traces.update(zip(new, found, strict=True))
+
+
 class Model:
     """A world with given knobs over some cells of a problem: parameters in, TTFT and ITL out."""
 
@@ -96,16 +127,15 @@ class Model:
         labels = [problem.cells[i].label for i in self.index]
         self._groups: list[tuple[str, npt.NDArray[np.int64], Stack]] = []
         values = named(world.table, point)
+        asked = [self._asked(int(i), label, values) for i, label in zip(self.index, labels, strict=True)]
+        _make(problem, asked)
         for label in dict.fromkeys(labels):
             where = np.flatnonzero([one == label for one in labels])
-            traces, ways = [], []
-            for place in where:
-                one, way = self._trace(int(self.index[place]), label, values)
-                traces.append(one)
-                ways.append(way)
+            traces = [problem.traces[asked[place].key] for place in where]
+            ways = [asked[place].way_s(one) for place, one in zip(where, traces, strict=True)]
             self._groups.append((label, where, stack(traces, ways)))
 
-    def _trace(self, i: int, label: str, values: dict[str, float]) -> tuple[Trace, float]:
+    def _asked(self, i: int, label: str, values: dict[str, float]) -> _Asked:
         cell, load = self.problem.cells[i], self.problem.loads[i]
         deployment = self.world.deployments[label]
         config = _effective(static(engine_of(deployment, values, self.knobs), cell), load)
@@ -117,11 +147,7 @@ class Model:
             skip = min(max(1, round(cell.load)), load.prompts.size // 2)
         law = config.law
         costs = law if timed else (law.window_share, law.window_tokens, law.window_chunked)
-        key = (i, skip, costs, replace(config, law=_NO_LAW))
-        if key not in self.problem.traces:
-            self.problem.traces[key] = trace(config, load, skip)
-        found = self.problem.traces[key]
-        return found, config.request_s + config.prompt_token_s * found.prompt_tokens
+        return _Asked((i, skip, costs, replace(config, law=_NO_LAW)), config, load, skip)
 
     def times(self, point: Floats) -> Floats:
         """(cell, [TTFT, ITL]) in seconds."""

@@ -23,9 +23,11 @@ import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline import serving_kernel as kernel
+from loadgen.roofline import trace_kernel
 from loadgen.roofline.passes import StepLaw
 from loadgen.roofline.serving import WATERMARK, EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
+from loadgen.roofline.serving_state import PREEMPTED, new_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def _simulate(
         state.last,
         state.gap,
         int(steps),
-        int(state.at[kernel.PREEMPTED]),
+        int(state.at[PREEMPTED]),
     )
 
 
@@ -161,9 +163,7 @@ def prepare(
         raise UsageError("a request needs at least one prompt token and one output token")
     if np.any(-(-(prompts + wanted - 1) // config.block_tokens) > knobs.blocks):
         raise UsageError("a request exceeds the engine's KV cache")
-    state = kernel.new_state(
-        prompts, wanted, np.minimum(cached, prompts - 1), min(config.max_sequences, max(1, prompts.size))
-    )
+    state = new_state(prompts, wanted, np.minimum(cached, prompts - 1), min(config.max_sequences, max(1, prompts.size)))
     return knobs, state
 
 
@@ -176,17 +176,18 @@ def compiled(factory: Callable[[int], Callable[..., Any]]) -> Callable[..., Any]
     """
     run = factory(_prepared())
     try:
-        return numba.njit(cache=True)(run)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True)(run)  # type: ignore[no-any-return]
     except RuntimeError:  # numba finds no place for a cache: a read-only installation
-        return numba.njit(run)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True)(run)  # type: ignore[no-any-return]
 
 
 @cache
 def _prepared() -> int:
     """Compile the kernel's parts in place, so that callers find them under their names; the digest of their code."""
     digest = hashlib.sha256(repr((StepLaw._fields, kernel.Knobs._fields, kernel.State._fields)).encode())
-    for name in kernel.COMPILED:
-        function = getattr(kernel, name)
-        digest.update(function.__code__.co_code + repr(function.__code__.co_consts).encode())
-        setattr(kernel, name, numba.njit(function))
+    for room in (kernel, trace_kernel):
+        for name in room.COMPILED:
+            function = getattr(room, name)
+            digest.update(function.__code__.co_code + repr(function.__code__.co_consts).encode())
+            setattr(room, name, numba.njit(function))
     return int.from_bytes(digest.digest()[:7], "little")

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 # Under these names for `trace_kernel`, too: `serving_fast` compiles them in place.
 from loadgen.roofline.passes import StepLaw
@@ -21,9 +19,16 @@ from loadgen.roofline.passes import combine as combine
 from loadgen.roofline.passes import context_seen as context_seen
 from loadgen.roofline.passes import step_parts as step_parts
 from loadgen.roofline.passes import visible_pairs as visible_pairs
+from loadgen.roofline.serving_state import FREE as FREE
+from loadgen.roofline.serving_state import FRESH, HIDDEN, PREEMPTED, STACK
+from loadgen.roofline.serving_state import HEAD as HEAD
+from loadgen.roofline.serving_state import RUNNING as RUNNING
+from loadgen.roofline.serving_state import TAIL as TAIL
+from loadgen.roofline.serving_state import Floats as Floats
+from loadgen.roofline.serving_state import Ints as Ints
+from loadgen.roofline.serving_state import Knobs as Knobs
+from loadgen.roofline.serving_state import State as State
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 # In the order of calls, lowest first: what has to be compiled, and in which order.
 COMPILED = (
     "step_parts",
@@ -41,79 +46,9 @@ COMPILED = (
     "advance",
     "coast",
     "arrive",
+    "opening",
+    "idle_until",
 )
-
-
-class Knobs(NamedTuple):
-    token_budget: int
-    chunked: int
-    max_sequences: int
-    blocks: int
-    block_tokens: int
-    draft_tokens: int
-    watermark: int  # blocks
-    acceptance: float
-    draft_token_s: float
-    request_s: float
-    prompt_token_s: float
-    turnaround_s: float
-    prompts: int  # that may start in one step
-    late: int  # 1: a step's tokens reach the clients at the end of the next one
-
-
-class State(NamedTuple):
-    """Per request, then per place in the batch, then the counters `at`."""
-
-    prompt: Ints
-    output: Ints
-    prefilled: Ints
-    computed: Ints
-    generated: Ints
-    blocks: Ints
-    sent: Floats
-    ready: Floats
-    first: Floats
-    last: Floats
-    gap: Floats
-    queue: Ints  # requests by the time that the scheduler sees them; live between at[HEAD] and at[TAIL]
-    stack: Ints  # preempted ones, the next to resume on top
-    running: Ints
-    plan: Ints  # tokens for running[i] in this step
-    fresh: Ints  # requests with a token that is still to reach its client
-    at: Ints
-
-
-HEAD, TAIL, STACK, RUNNING, FREE, PREEMPTED, FRESH, HIDDEN = range(8)  # HIDDEN: finished, their last token fresh
-
-
-def new_state(prompts: Ints, outputs: Ints, cached: Ints, places: int) -> State:
-    n = prompts.size
-
-    def zeros(size: int) -> Ints:
-        return np.zeros(size, np.int64)
-
-    def unknown() -> Floats:
-        return np.full(n, np.nan)
-
-    return State(
-        prompts,
-        outputs,
-        cached.astype(np.int64),
-        computed=zeros(n),
-        generated=zeros(n),
-        blocks=zeros(n),
-        sent=unknown(),
-        ready=unknown(),
-        first=unknown(),
-        last=unknown(),
-        gap=unknown(),
-        queue=zeros(n),
-        stack=zeros(n),
-        running=zeros(places),
-        plan=zeros(places),
-        fresh=zeros(places),
-        at=zeros(8),
-    )
 
 
 def extend(k: Knobs, s: State, i: int, tokens: int, keep: int) -> bool:
@@ -364,6 +299,26 @@ def arrive(k: Knobs, s: State, i: int, sent: float) -> None:
     s.at[TAIL] += 1
 
 
+def opening(starts: Floats) -> tuple[int, float]:
+    """How many requests have a time to be sent at, and the last of these times."""
+    known = 0
+    while known < starts.size and starts[known] >= 0.0:
+        known += 1
+    if known > 0:
+        return known, starts[known - 1]
+    return known, 0.0
+
+
+def idle_until(s: State, starts: Floats, sent: int) -> float:
+    """When an idle engine has something to do again: a request is ready, or the next one is sent."""
+    later = math.inf
+    if s.at[HEAD] < s.at[TAIL]:
+        later = s.ready[s.queue[s.at[HEAD]]]
+    if sent < starts.size and starts[sent] < later:
+        later = starts[sent]
+    return later
+
+
 def main_loop(law_digest: int) -> Callable[..., int]:
     """The main loop, with the digest of the law in its closure and so in numba's cache key.
 
@@ -374,24 +329,16 @@ def main_loop(law_digest: int) -> Callable[..., int]:
         np.random.seed(seed + 0 * law_digest)
         n = starts.size
         s.at[FREE] = k.blocks
-        sent = steps = done = known = 0
-        while known < n and starts[known] >= 0.0:
-            known += 1
-        now = opened = 0.0
-        if known > 0:
-            opened = starts[known - 1]
+        sent = steps = done = 0
+        now = 0.0
+        known, opened = opening(starts)
         while done < n:
             while sent < n and starts[sent] <= now:
                 arrive(k, s, sent, starts[sent])
                 sent += 1
             plan_step(k, s, now)
-            if s.at[RUNNING] == 0:  # idle until something is ready or arrives
-                later = math.inf
-                if s.at[HEAD] < s.at[TAIL]:
-                    later = s.ready[s.queue[s.at[HEAD]]]
-                if sent < n and starts[sent] < later:
-                    later = starts[sent]
-                now = max(now, later)
+            if s.at[RUNNING] == 0:
+                now = max(now, idle_until(s, starts, sent))
                 continue
             now += price(law, k, s)
             steps += 1

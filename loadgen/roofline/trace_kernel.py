@@ -15,12 +15,104 @@ import numpy as np
 
 from loadgen.roofline import serving_kernel as kernel
 from loadgen.roofline.passes import StepLaw
-from loadgen.roofline.serving_kernel import HEAD, RUNNING, TAIL, Floats, Ints, Knobs, State
+from loadgen.roofline.serving_kernel import RUNNING, Floats, Ints, Knobs, State
 
 FEATURES = 7  # the arguments of `passes.step_parts` after the law, in its order
-TTFT, ITL = 0, 1
+TTFT, ITL, STEPS = 0, 1, 2
 _EXACT = 8  # token counts up to here have kinds of their own, larger ones share one within 17 %
 KINDS = 120
+# Of the counters: kinds used; requests before their first token; sequences decoding, each over its answer's length;
+# and both for tokens that are still to reach their clients.
+ROWS, WAITING, DECODING, FRESH, FRESH_DECODING = range(5)
+Work = tuple[float, float, float, float, float, float, float]  # of a step, as `serving_kernel.work` says it
+COMPILED = ("slot", "note", "partly", "meet", "hand_out", "count_fresh", "context_read")
+
+
+def slot(tokens: float) -> int:
+    """The kind of a token count."""
+    if tokens <= _EXACT:
+        return int(tokens)
+    return min(KINDS - 1, _EXACT + int(math.log(tokens / _EXACT) * 6.0))
+
+
+def note(kinds: Ints, table: Floats, c: Floats, load: Work, steps: float, requests: int, answers: int) -> int:
+    """Write down steps of one kind with the weights that they have in a mean request; the kind's row."""
+    key_d, key_p = slot(load[1]), slot(load[2])
+    if kinds[key_d, key_p] < 0:
+        kinds[key_d, key_p] = int(c[ROWS])
+        c[ROWS] += 1.0
+    row = kinds[key_d, key_p]
+    for metric in range(3):
+        weight = steps
+        if metric == TTFT:
+            weight = steps * c[WAITING] / requests
+        elif metric == ITL:
+            weight = steps * c[DECODING] / answers
+        table[metric, row, 0] += weight
+        for feature in range(FEATURES):
+            table[metric, row, 1 + feature] += weight * load[feature]
+    return int(row)
+
+
+def partly(table: Floats, row: int, part: float) -> None:
+    """A request waited for a part of a step of this kind: of what such steps are in the mean."""
+    table[TTFT, row, 0] += part
+    table[TTFT, row, 1:] += part / table[STEPS, row, 0] * table[STEPS, row, 1:]
+
+
+def meet(
+    k: Knobs,
+    s: State,
+    starts: Floats,
+    sent: int,
+    skip: int,
+    now: float,
+    seconds: float,
+    table: Floats,
+    row: int,
+    c: Floats,
+) -> int:
+    """Requests that were sent in the step just run: they waited for its rest. How many are sent now."""
+    n = starts.size
+    while sent < n and starts[sent] <= now:
+        kernel.arrive(k, s, sent, starts[sent])
+        if sent >= skip:
+            if starts[sent] < now and seconds > 0:
+                partly(table, row, (now - starts[sent]) / seconds / (n - skip))
+            c[WAITING] += 1.0
+        sent += 1
+    return sent
+
+
+def hand_out(c: Floats) -> None:
+    """Tokens reach their clients: those who had none wait no longer, and decode."""
+    c[WAITING] -= c[FRESH]
+    c[DECODING] += c[FRESH_DECODING]
+    c[FRESH] = c[FRESH_DECODING] = 0.0
+
+
+def count_fresh(s: State, skip: int, c: Floats) -> None:
+    """Whose first and whose last token the planned step makes."""
+    for place in range(s.at[kernel.RUNNING]):
+        i = s.running[place]
+        tokens = s.plan[place]
+        if i < skip or tokens == 0 or tokens < s.prompt[i] + s.generated[i] - s.computed[i]:
+            continue
+        if s.generated[i] == 0:
+            c[FRESH] += 1.0
+            if s.output[i] > 1:
+                c[FRESH_DECODING] += 1.0 / (s.output[i] - 1)
+        elif s.generated[i] == s.output[i] - 1:
+            c[FRESH_DECODING] -= 1.0 / (s.output[i] - 1)
+
+
+def context_read(law: StepLaw, s: State, steps: int) -> float:
+    """Context tokens that the batch read in each of the steps just run, in the mean."""
+    seen = 0.0
+    for place in range(s.at[kernel.RUNNING]):
+        middle = s.computed[s.running[place]] + 1.0 - (steps + 1) / 2.0
+        seen += kernel.context_seen(law, middle)
+    return seen
 
 
 def trace_loop(law_digest: int) -> Callable[..., float]:
@@ -33,91 +125,34 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
 
         `totals`: rows used, seconds that requests sat in an idle engine (mean per request), steps, sequence-steps.
         """
-
-        def slot(tokens: float) -> int:  # the kind of a token count
-            if tokens <= _EXACT:
-                return int(tokens)
-            return min(KINDS - 1, _EXACT + int(math.log(tokens / _EXACT) * 6.0))
-
-        n = starts.size
+        n, requests = starts.size, starts.size - skip
+        answers = max(1, int(np.sum(s.output[skip:] > 1)))
         s.at[kernel.FREE] = k.blocks
-        sent = done = rows = waiting = last = 0
-        now = before = decoding = seconds = 0.0
-        known = fresh = 0
-        fresh_decoding = opened = 0.0
-        while known < n and starts[known] >= 0.0:
-            known += 1
-        if known > 0:
-            opened = starts[known - 1]
-        several = max(1, int(np.sum(s.output[skip:] > 1)))
-        n_counted = n - skip
+        c = np.zeros(5)
+        sent = done = row = 0
+        now = seconds = 0.0
+        known, opened = kernel.opening(starts)
         while done < n:
-            while sent < n and starts[sent] <= now:
-                kernel.arrive(k, s, sent, starts[sent])
-                if (
-                    sent >= skip and starts[sent] < now and seconds > 0
-                ):  # in the middle of steps: their rest was waited for
-                    part = (now - starts[sent]) / seconds / n_counted
-                    weight = table[2, last, 0]
-                    table[TTFT, last, 0] += part
-                    table[TTFT, last, 1:] += part / weight * table[2, last, 1:]
-                if sent >= skip:
-                    waiting += 1
-                sent += 1
+            sent = meet(k, s, starts, sent, skip, now, seconds, table, row, c)
             kernel.plan_step(k, s, now)
             if s.at[RUNNING] == 0:
-                later = math.inf
-                if s.at[HEAD] < s.at[TAIL]:
-                    later = s.ready[s.queue[s.at[HEAD]]]
-                if sent < n and starts[sent] < later:
-                    later = starts[sent]
-                totals[1] += waiting * max(0.0, later - now) / n_counted
+                later = kernel.idle_until(s, starts, sent)
+                totals[1] += c[WAITING] * max(0.0, later - now) / requests
                 now = max(now, later)
                 seconds = 0.0
                 continue
             load = kernel.work(law, s)
-            parts = kernel.step_parts(law, *load)
-            seconds = kernel.combine(law, *parts)
+            compute, weights, kv, attention, communication, overhead = kernel.step_parts(law, *load)
+            seconds = kernel.combine(law, compute, weights, kv, attention, communication, overhead)
             now += seconds
-            key_d, key_p = slot(load[1]), slot(load[2])
-            if kinds[key_d, key_p] < 0:
-                kinds[key_d, key_p] = rows
-                rows += 1
-            last = kinds[key_d, key_p]
-            for metric in range(3):
-                weight = 1.0
-                if metric == TTFT:
-                    weight = waiting / n_counted
-                elif metric == ITL:
-                    weight = decoding / several
-                table[metric, last, 0] += weight
-                for feature in range(FEATURES):
-                    table[metric, last, 1 + feature] += weight * load[feature]
+            row = note(kinds, table, c, load, 1.0, requests, answers)
             totals[2] += 1.0
             totals[3] += load[0]
-            waiting -= fresh
-            decoding += fresh_decoding
-            fresh = 0
-            fresh_decoding = 0.0
-            for place in range(s.at[RUNNING]):
-                i = s.running[place]
-                if i < skip:
-                    continue
-                tokens = s.plan[place]
-                if tokens == 0 or tokens < s.prompt[i] + s.generated[i] - s.computed[i]:
-                    continue
-                if s.generated[i] == 0:
-                    fresh += 1
-                    if s.output[i] > 1:
-                        fresh_decoding += 1.0 / (s.output[i] - 1)
-                elif s.generated[i] == s.output[i] - 1:
-                    fresh_decoding -= 1.0 / (s.output[i] - 1)
+            hand_out(c)
+            count_fresh(s, skip, c)
             over = kernel.advance(k, s, now)
             if k.late == 0 or s.at[RUNNING] == 0:
-                waiting -= fresh
-                decoding += fresh_decoding
-                fresh = 0
-                fresh_decoding = 0.0
+                hand_out(c)
             done += over
             for user in range(min(over, n - known)):
                 starts[known + user] = max(now + k.turnaround_s, opened)
@@ -129,35 +164,13 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
                 arrival = starts[sent]
             before = now
             now, more = kernel.coast(law, k, s, now, arrival)
-            if more == 0:
-                continue
-            seconds = (now - before) / more
-            batch = s.at[RUNNING]
-            seen = 0.0
-            for place in range(batch):
-                middle = s.computed[s.running[place]] + 1.0 - (more + 1) / 2.0  # mean context of the steps just run
-                seen += kernel.context_seen(law, middle)
-            key_d = slot(float(batch))
-            if kinds[key_d, 0] < 0:
-                kinds[key_d, 0] = rows
-                rows += 1
-            last = kinds[key_d, 0]
-            for metric in range(3):
-                weight = 1.0 * more
-                if metric == TTFT:
-                    weight = more * waiting / n_counted
-                elif metric == ITL:
-                    weight = more * decoding / several
-                row = table[metric, last]
-                row[0] += weight
-                row[1] += weight * batch
-                row[2] += weight * batch
-                row[4] += weight * batch
-                row[5] += weight * seen
-                row[6] += weight * seen
-            totals[2] += more
-            totals[3] += more * batch
-        totals[0] = rows
+            if more > 0:
+                seconds = (now - before) / more
+                batch, seen = float(s.at[RUNNING]), context_read(law, s, more)
+                row = note(kinds, table, c, (batch, batch, 0.0, batch, seen, seen, 0.0), float(more), requests, answers)
+                totals[2] += more
+                totals[3] += more * batch
+        totals[0] = c[ROWS]
         return now + 0 * law_digest
 
     return run
