@@ -39,7 +39,7 @@ def _view(one: Json, number: int) -> dict[str, Any]:
     measured = [metric for metric in METRICS if one["n"].get(metric)]
     shown = measured or ["ttft", "itl"]
     lines = [f"Utilisations and overheads of {_short(one['from'])}, the facts of {one['gpu']}."]
-    lines += [f"{one['gpu']}: {one['note']}."] if one["note"] else []
+    lines += [f"{one['gpu']}: {one['note']}."] if one.get("note") else []
     lines += [_error(one, metric) for metric in measured]
     lines += [text for metric in measured if (text := _failures(one, metric))]
     head = ["tokens, load"]

@@ -196,6 +196,10 @@ def test_a_table_of_several_deployments_is_a_fit_for_each_and_a_line_for_each(tm
     assert len(found["cells"]) == 14
     assert found["error"]["in_sample"]["n"] == sum(one["error"]["in_sample"]["n"] for one in found["fits"])
     assert len(plain(first, "--holdout", "none", "--joint")["engine"]) == 3
+    page = invoke(first, "--holdout", "none", "--format", "html").stdout
+    assert 'id="overview"' in page
+    assert page.count('data-chart="fit-roofline-') == 2
+    assert 'href="#fit-2"' in page
 
 
 def test_a_run_is_fitted_and_keeps_its_fit(tmp_path: Path) -> None:

@@ -135,6 +135,10 @@ def test_intervals_hold_the_truth_and_say_what_is_open() -> None:
     for name in ("mfu", "kv_mbu", "attention_mfu"):
         assert known[name].low < getattr(TRUE, name) < known[name].high
         assert known[name].identified
+    assert not known["mbu"].identified  # one deployment: read slowly, or read fast with more overhead
+    assert known["mbu"].low < TRUE.mbu < known["mbu"].high
+    assert known["mbu"].high >= 0.92
+    assert "GPU count" in known["mbu"].settle
     assert not known["step_s"].identified
     assert np.isnan(known["step_s"].value)
     assert known["step_s"].low < TRUE.step_s < known["step_s"].high
@@ -156,3 +160,36 @@ def test_two_gpu_counts_settle_overhead_against_bandwidth() -> None:
     assert known["mbu"].value == pytest.approx(TRUE.mbu, rel=0.06)
     assert known["step_s"].value == pytest.approx(TRUE.step_s, rel=0.2)
     assert {"floor_s of tp1", "floor_s of tp4"} <= known.keys()
+
+
+def test_deployments_that_cannot_be_one_engine_get_constants_each() -> None:
+    right = [replace(one, label="right") for one in measured() if one.load <= 16]
+    wrong = replace(H100, shape=catalog.shape("llama-3.1-70b"), gpus=2)
+    cells = [*right, *(replace(one, label="wrong", deployment=wrong) for one in right)]
+    found = fit(cells, holdout="alternate", rng=np.random.default_rng(0))
+    assert found.refused
+    assert found.findings[0].severity == "invalid"
+    assert "one at a time" in found.findings[0].advice
+    assert found.deployment is None
+    assert found.engine.keys() == found.draws.keys() == {"right", "wrong"}
+    assert [one.cell for one in found.cells] == cells
+    assert found.in_sample.n == len(cells)
+    assert found.held_out is not None
+    assert {"decode_step_s of right", "decode_step_s of wrong"} <= {one.name for one in found.parameters}
+
+
+def test_memory_far_below_the_cards_is_found() -> None:
+    little = replace(ENGINE, max_sequences=256, kv_tokens=40_000)
+    found = fit(measured(little), holdout="none", rng=np.random.default_rng(0)).engine["engine"]
+    assert found.kv_tokens == pytest.approx(40_000, rel=0.15)
+
+
+def test_a_more_usual_model_or_gpu_is_listed() -> None:
+    true = {one.name for one in fit(measured(), holdout="none", rng=np.random.default_rng(0)).alternatives}
+    assert not true & {"other_gpu", "other_model"}
+    small = fit(
+        placed(replace(H100, gpu=catalog.gpu("mi300x"))), holdout="none", rng=np.random.default_rng(0)
+    ).alternatives
+    (told,) = [one for one in small if one.name == "other_gpu"]
+    assert "H100" in told.explanation
+    assert "nvidia-smi" in told.decide

@@ -11,6 +11,7 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.roofline import catalog
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.named import find_gpu, is_untold
 from loadgen.roofline.overlay import predict_on
 from loadgen.roofline.passes import Deployment, step_law
 from loadgen.roofline.whatif import Situation, outcome
@@ -98,3 +99,30 @@ def test_intervals_are_of_the_plausible_engines() -> None:
     )
     width = [np.median([v.high / v.low for c in one.cells if (v := c.values["itl"])]) for one in (narrow, wide)]
     assert 1.0 < width[0] < width[1]
+
+
+def test_a_power_cap_slows_computing_and_not_memory_and_is_another_gpu() -> None:
+    card = catalog.gpu("h100-sxm")
+    told, untold = find_gpu("H100-SXM 350W"), find_gpu("h100-sxm-powercap")
+    assert (told.name, untold.name) == ("H100-SXM 350W", "H100-SXM powercap")
+    assert find_gpu(untold.name) == untold
+    assert told.bandwidth_bytes_per_s == card.bandwidth_bytes_per_s
+    assert 0.5 < told.bf16_flop_per_s / card.bf16_flop_per_s < 0.5 ** (1 / 3)
+    assert "the cap is not told" in untold.note
+    assert find_gpu("H100-SXM 700W") == card
+    assert is_untold(untold, told)
+    assert not is_untold(card, told)
+
+
+def test_what_was_measured_on_the_card_is_not_held_against_the_same_card_under_a_cap() -> None:
+    capped = replace(H100, gpu=find_gpu("h100-sxm 350W"))
+    fit = fit_of(HERE, draws={"": draws(ENGINE, 20)})
+    found = predict_on(fit, capped, [*measured_on(capped), *measured_on(H100, 3.0)])
+    assert found.n["ttft"] == len(HERE)
+    assert found.errors["absolute"]["ttft"] < 0.01
+    long = max(found.cells, key=lambda one: one.cell.prompt_tokens)
+    ttft = long.values["ttft"]
+    assert 1.3 * ttft.here < ttft.value < 2 * ttft.here
+    assert ttft.low < 0.9 * ttft.value  # how far clocks fall is known to a range
+    assert ttft.high > 1.1 * ttft.value
+    assert long.values["itl"].value == pytest.approx(long.values["itl"].here, rel=0.02)
