@@ -105,12 +105,13 @@ def _make(problem: Problem, asked: Sequence[_Asked]) -> None:
         UsageError: a cell that its engine cannot run.
     """
     new = {one.key: one for one in asked if one.key not in problem.traces}
-    if len(new) < THREADS:
-        problem.traces.update({key: trace(one.config, one.load, one.skip) for key, one in new.items()})
-        return
-    with ThreadPoolExecutor(THREADS) as pool:
-        found = pool.map(lambda one: trace(one.config, one.load, one.skip), new.values())
-        problem.traces.update(zip(new, found, strict=True))
+    for key, one in list(new.items())[:1]:  # by itself: the first of all makes the compiled loops
+        problem.traces[key] = trace(one.config, one.load, one.skip)
+        del new[key]
+    if new:
+        with ThreadPoolExecutor(min(THREADS, len(new))) as pool:
+            found = pool.map(lambda one: trace(one.config, one.load, one.skip), new.values())
+            problem.traces.update(zip(new, found, strict=True))
 
 
 class Model:

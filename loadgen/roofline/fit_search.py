@@ -20,7 +20,7 @@ import numpy as np
 from loadgen.errors import UsageError
 from loadgen.roofline.cells import Cell
 from loadgen.roofline.fit_model import Model, Problem, World
-from loadgen.roofline.fit_parameters import NO_CAP, Knobs, Quantity, bounds
+from loadgen.roofline.fit_parameters import NO_CAP, Knobs, Quantity, bounds, named
 from loadgen.roofline.serving_kernel import Floats, Ints
 
 FIRST_SCALE = np.array([0.075, 0.03])  # of log residuals of TTFT and ITL before the data have said theirs
@@ -32,6 +32,7 @@ NO_PRIOR = 1e3  # a deviation of the logarithm that says nothing
 # KV cache as a share of what the weights leave of the memory: as engines use it, and as one that was told to use less.
 KV_SHARES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.25, 1.4, 2.0)
 SCARCE = (0.35, 0.25, 0.18, 0.13, 0.09, 0.065, 0.045, 0.03)
+PINNED = 0.95  # a utilisation above this is at its bound
 WAITS = math.log(1.4)  # of TTFT above the model's: a wait that the knobs found so far do not explain
 QUICK = 8  # evaluations of a candidate setting of the knobs, from where the last one stands
 # A knob is moved from where it is only for a gain that a chance improvement would hardly give (in units of the loss).
@@ -282,7 +283,13 @@ def _scarce(knobs: Knobs, search: Search) -> Iterable[Knobs]:
 
 
 def _waits(here: Point) -> bool:
-    """Whether some prompt under load waited for something that the engine found so far does not have."""
+    """Whether some prompt under load waited for something that the engine found so far does not have.
+
+    Where weights or products already go at their peak, times are too short, not too long: no cap explains that.
+    """
+    values = named(here.model.world.table, here.values)
+    if max(values.get("mfu", 0.0), values.get("mbu", 0.0)) > PINNED:
+        return False
     cells = [here.model.problem.cells[i] for i in here.model.index]
     loaded = np.array([one.load_kind != "batch" and one.load > 1 for one in cells])
     return bool(np.any(here.model.residuals(here.values)[loaded, 0] < -WAITS))
