@@ -98,7 +98,9 @@ def named(stages: Sequence[str], most: int = MAX_NAMES) -> str:
 
 
 def slo_sentence(summary: Summary) -> str:
-    """Whether the objectives hold, in one sentence; empty without any."""
+    """Whether the objectives hold, in one sentence; empty where none of them met a stage."""
+    if not summary.objectives:
+        return "No SLO was set."
     by_stage = outcomes(summary)
     if not by_stage:
         return ""

@@ -31,6 +31,12 @@ _CARD: tuple[tuple[str, str, str], ...] = (
     ("output_tokens_per_s_per_user", "p50", "output_tokens_per_s_per_user p50"),
     ("goodput", "rate", "Goodput"),
 )
+# How a run ended that is not complete.
+_ENDED = {
+    "interrupted": "The run was interrupted.",
+    "failed": "The run failed.",
+    "running": "The run has not ended, or was killed.",
+}
 
 
 def view(summary: Summary) -> dict[str, Any]:
@@ -54,8 +60,7 @@ def view(summary: Summary) -> dict[str, Any]:
         "objectives": tables.objectives(summary),
         "slo": tables.slo(summary),
         "headline": provenance.headline(info, hardware),
-        "diagnosis": overall(diagnoses),
-        "slo_sentence": tables.slo_sentence(summary),
+        "tagline": " ".join(filter(None, (_ENDED.get(info.status), overall(diagnoses), tables.slo_sentence(summary)))),
         "workloads": [_workload(group, one) for group, one in zip(workloads, diagnoses, strict=True)],
         "brief": tables.brief(workloads),
         "costs": costs.table(summary),

@@ -186,7 +186,7 @@ def test_loads_are_marked_by_the_worst_outcome_of_their_slos() -> None:
 @pytest.mark.parametrize(
     ("slo", "told"),
     [
-        ((), ""),
+        ((), "No SLO was set."),
         (("p50(ttft) < 10s",), "The SLO holds on every stage that it speaks of."),
         (("p50(ttft) < 1ms", "p50(e2e) < 1ms"), "The SLO fails on chat@1, chat@8, chat@32."),
         (
@@ -196,7 +196,12 @@ def test_loads_are_marked_by_the_worst_outcome_of_their_slos() -> None:
     ],
 )
 def test_the_header_says_whether_the_slo_holds(slo: tuple[str, ...], told: str) -> None:
-    assert view(_summary("chat", slo))["slo_sentence"] == told
+    assert view(_summary("chat", slo))["tagline"].endswith(f". {told}")
+
+
+@pytest.mark.parametrize(("name", "told"), [("chat", "Decode"), ("interrupted", "The run was interrupted. Decode")])
+def test_the_header_says_that_a_run_was_cut_short(name: str, told: str) -> None:
+    assert view(_summary(name))["tagline"].startswith(told)
 
 
 def test_a_limit_is_named_by_itself_in_a_chart() -> None:
