@@ -272,6 +272,10 @@ def _setting_model(of_run: dict[str, Any]) -> type[BaseModel]:
         lacking = [key for key in ("env", "cwd", "port", "grace") if getattr(self, key) is not None]
         if self.command is None and lacking:
             raise ValueError(f"{', '.join(lacking)} without command: a server at a url is not started")
+        words = self.command if isinstance(self.command, list) else [self.command]
+        told = [*words, *(self.env or {}).values()]
+        if self.url is None and self.port is None and not any(_PORT in str(word) for word in told):
+            raise ValueError("nobody knows where it listens: put {port} into its command, or give port or url")
         return self
 
     validators: dict[str, Callable[..., Any]] = {"known": model_validator(mode="after")(known)}  # type: ignore[dict-item]

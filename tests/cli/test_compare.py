@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.cli import main
 from loadgen.errors import UsageError
-from loadgen.report.compare import compare_runs
+from loadgen.report.compare import compare_runs, render
 from tests import synthetic
 from tests.synthetic import StageCase
 
@@ -37,6 +37,26 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     assert isinstance(end.value.code, int)
     assert "Traceback" not in err
     return end.value.code, out, err
+
+
+def test_the_prices_that_a_run_was_told_count_where_no_other_is_given(tmp_path: Path) -> None:
+    roofline = {
+        "roofline": {"gpus": 2, "price_per_gpu_hour": 1.5},
+        "prices": {"input": 1.0, "output": 2.0, "cached": None},
+    }
+    for name, seed in (("a", 1), ("b", 2)):
+        info, rows = synthetic.build((replace(CASE, requests=40),), seed)
+        info.spec |= roofline
+        synthetic.write_run(tmp_path / name, info, rows)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert compare_runs(paths).prices == (1.5, 1.5)
+    assert compare_runs(paths, prices=(9.0, 9.0)).prices == (9.0, 9.0)
+    cell = json.loads(render(compare_runs(paths), "json"))["comparisons"][0]["cells"][0]["cost"]["run"]
+    assert cell["per_thousand"] > 0
+    assert cell["vendor_per_million"] > 2.0  # the output alone, and the prompts on top
+    shown = render(compare_runs(paths), "text")
+    assert "$ per 1,000 requests" in shown
+    assert "vendor's price of a million tokens" in shown
 
 
 def test_the_text_is_printed_and_the_page_written(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

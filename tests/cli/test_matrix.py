@@ -119,7 +119,7 @@ def test_ctrl_c_stops_the_server_and_reports_what_is_there(tmp_path: Path) -> No
     folder = tmp_path / "M"
     quiet = f"""
 settings:
-  - {{name: slow, command: "echo $$; exec {sys.executable} -c 'import time; time.sleep(99)'"}}
+  - {{name: slow, port: 9, command: "echo $$; exec {sys.executable} -c 'import time; time.sleep(99)'"}}
 """
     words = [*LOADGEN, "matrix", str(_spec(tmp_path, quiet)), "-o", str(folder)]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -137,7 +137,9 @@ settings:
 
 
 def test_with_no_setting_that_can_be_measured_it_ends_with_4(tmp_path: Path) -> None:
-    text = "settings:\n- {name: gone, url: 'http://127.0.0.1:9'}\n- {name: ends, command: exit 1}\nrepeats: 1\n"
+    text = (
+        "settings:\n- {name: gone, url: 'http://127.0.0.1:9'}\n- {name: ends, command: 'exit 1 # {port}'}\nrepeats: 1\n"
+    )
     done = run("matrix", str(_spec(tmp_path, text)), "-o", str(tmp_path / "M"))
     assert done.returncode == 4, done.stderr
     assert "no setting could be measured" in done.stderr
@@ -170,8 +172,8 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
     path = _spec(
         tmp_path,
         "settings:\n- name: a b\n  command: x\n- {name: b, comand: x}\n- {name: c, url: x, grace: 5s}\n"
-        "- {name: d, command: x, patience: soon}\n- {name: e, command: x, concurrency: 4}\nconcurency: 4\n"
-        "repeats: 0\nurl: http://x\nslo: p99(tft) < 1s\n",
+        "- {name: d, command: x, patience: soon}\n- {name: e, command: x, concurrency: 4}\n- {name: f, command: x}\n"
+        "concurency: 4\nrepeats: 0\nurl: http://x\nslo: p99(tft) < 1s\n",
     )
     with pytest.raises(UsageError) as bad:
         read_matrix_spec(path)
@@ -182,10 +184,11 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
         ("5:3", "grace without command"),
         ("6:25", "is not a duration"),
         ("7:25", "unknown key settings.4.concurrency"),
-        ("8:1", "did you mean concurrency"),
-        ("9:1", "repeats"),
-        ("10:1", "unknown key url"),
-        ("11:1", "did you mean"),
+        ("8:3", "nobody knows where it listens"),
+        ("9:1", "did you mean concurrency"),
+        ("10:1", "repeats"),
+        ("11:1", "unknown key url"),
+        ("12:1", "did you mean"),
     ):
         assert any(f"m.yaml:{place}: " in line and words in line for line in lines), (place, words, lines)
 
@@ -211,7 +214,7 @@ def test_a_setting_has_its_own_hardware_and_adds_its_own_notes(tmp_path: Path) -
     text = """
 settings:
 - {name: a, url: x, gpus: 2, gpu: h200-sxm, note: own=1, provenance: {tp_size: 2}, warmup: 9}
-- {name: b, command: [serve, 8, --api-key, very-secret], env: {KEY: hidden, N: 4}, provenance: {engine_flags: told}}
+- {name: b, command: [serve, 8, --api-key, very-secret], port: 5, env: {KEY: hidden, N: 4}, provenance: engine_flags=x}
 - {name: c, command: "serve --token=very-secret --port {port}", url: "http://127.0.0.1:{port}/v2", port: 8123}
 gpu: h100-sxm
 note: [all=1]
@@ -225,7 +228,7 @@ warmup: 1
     assert (b.given["gpu"], b.given["gpus"], b.given["warmup"]) == ("h100-sxm", 1, 1)
     assert b.argv_at(5) == ("serve", "8", "--api-key", "very-secret")
     assert b.env_at(5) == {"KEY": "hidden", "N": "4"}
-    assert b.given["provenance"] == ("engine_flags=told",)
+    assert b.given["provenance"] == ("engine_flags=x",)
     assert c.url_at(8123) == "http://127.0.0.1:8123/v2"
     assert c.argv_at(7) == ("/bin/sh", "-c", "serve --token=very-secret --port 7")
     kept = json.dumps([one.record() for one in matrix.settings] + [list(one.given["provenance"]) for one in (b, c)])

@@ -104,6 +104,8 @@ def test_costs_divide_by_what_was_used() -> None:
     # 1.3 times as slow on twice the GPUs at 1.5 times the price: 1 / (1.3 * 2 * 1.5) of the tokens for a dollar.
     assert float(bigger["per_dollar_change"].removesuffix(" times")) == pytest.approx(1 / 3.9, rel=0.02)
     assert again["per_gpu_change"].endswith("%")
+    assert float(base["per_thousand"]) < float(bigger["per_thousand"])
+    assert base["at_slo"] == ""  # no SLO was given
     assert view(made(side("base"), side_of_run("x", replace_spec(side("again", seed=2)))))["costs"]["gpus"][1] == "n/a"
 
 
