@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 _POLL_S = 0.01
 T = TypeVar("T")
 

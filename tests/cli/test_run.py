@@ -125,7 +125,6 @@ def test_gates_decide_the_exit_code(tmp_path: Path) -> None:
 
 
 def _gates_decide(base: list[str]) -> None:
-
     def keeps(number: int) -> int:
         done = run(*base, "--slo", "error_rate < 50%")
         if done.returncode == 3 and "measurement: INVALID" in done.stdout:
@@ -140,8 +139,18 @@ def _gates_decide(base: list[str]) -> None:
 def _start(endpoint: str, out: Path, *words: str) -> subprocess.Popen[str]:
     words = ("run", endpoint, *QUICK, "--concurrency", "4", "--requests", "100000", "-o", str(out), *words)
     child = subprocess.Popen([*LOADGEN, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until(lambda: len(rows(out)) >= 20, "rows are written")
+    written(child, out, 20)
     return child
+
+
+def written(child: subprocess.Popen[str], out: Path, number: int) -> None:
+    """Wait until it has written so many rows. A child that does not is ended: it would go on for ever."""
+    try:
+        until(lambda: len(rows(out)) >= number, "rows are written")
+    except AssertionError:
+        child.kill()
+        child.communicate()
+        raise
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -173,7 +182,7 @@ def test_kill_9_loses_only_what_was_in_flight(endpoint: str, tmp_path: Path) -> 
 def test_several_workers_follow_the_schedule_of_one(endpoint: str, tmp_path: Path) -> None:
     def scheduled(name: str, workers: str) -> list[tuple[int, int, int, int]]:
         words = ["--rate", "200", "--requests", "60", "--seed", "7", "--workers", workers, "-o", str(tmp_path / name)]
-        done = run_process("run", endpoint, *QUICK, *words)
+        done = (run if workers == "1" else run_process)("run", endpoint, *QUICK, *words)
         assert done.returncode == 0, done.stderr
         info, _ = open_run(tmp_path / name)
         start = info.stages[0].start_ns or 0
@@ -193,7 +202,7 @@ def _children(parent: int) -> list[int]:
 
 def test_a_worker_that_dies_is_a_finding_and_its_rows_are_kept(endpoint: str, tmp_path: Path) -> None:
     out = tmp_path / "r"
-    words = ["--concurrency", "4", "--duration", "8s", "--workers", "2", "-o", str(out)]
+    words = ["--concurrency", "4", "--duration", "5s", "--workers", "2", "-o", str(out)]
     child = subprocess.Popen([*LOADGEN, "run", endpoint, *QUICK, *words], stdout=subprocess.PIPE, text=True)
     parts = [out / f"requests.w{k}.jsonl" for k in (0, 1)]
     until(lambda: all(part.exists() and part.stat().st_size for part in parts), "both workers write rows")

@@ -15,7 +15,7 @@ from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.store.runfile import open_run
 from tests.busy import DEADLINE_S, until
-from tests.cli.test_run import QUICK, rows
+from tests.cli.test_run import QUICK, rows, written
 from tests.command import LOADGEN, run
 from tests.engine.scripted import Peer, Scripted
 from tests.faultserver import document
@@ -30,7 +30,7 @@ def endpoint() -> Iterator[str]:
 def start(endpoint: str, out: Path, *words: str) -> subprocess.Popen[str]:
     line = [*LOADGEN, "run", endpoint, *QUICK, "--concurrency", "4", "--duration", "60s", "-o", str(out), *words]
     child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until(lambda: len(rows(out)) >= 10, "rows are written")
+    written(child, out, 10)
     return child
 
 
