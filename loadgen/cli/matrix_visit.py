@@ -198,6 +198,7 @@ class Visiting:
             recipe_of(given),
             output=run,
             resume=run if resume else None,
+            ray=given["ray"],
         )
         return path, interrupted
 
