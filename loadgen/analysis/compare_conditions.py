@@ -71,6 +71,7 @@ _MEASURED: tuple[tuple[str, Fact], ...] = (
     ("stamp source", _of("clock", "stamp_source")),
     ("client's processor", _of("host", "cpu")),
     ("client's cores", _of("host", "cores")),
+    ("machines of the load", _of("host", "ray", "nodes")),
     ("seed of lengths, arrivals and texts", lambda info: info.seed),
     ("API", _of("endpoint", "dialect")),
     ("output length forced by ignore_eos", _of("endpoint", "ignore_eos")),
