@@ -45,7 +45,11 @@ def _not_measured(matrix: Matrix) -> Iterator[Finding]:
                 rounds = _rounds(bad, mine)
                 severity: Severity = "invalid" if len(bad) == len(mine) else "questionable"
                 text = f"setting {name} {words}{rounds}: {bad[0].error or 'no reason is known'}"
-                advice = "its log lies beside the runs" if state == "failed" else "what was measured before is kept"
+                advice = (
+                    "read its log, if it was started here, or see whether it can be reached"
+                    if state == "failed"
+                    else "what was measured before is kept"
+                )
                 yield Finding(severity, code, text, float(len(bad)), advice)
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from loadgen.errors import EndpointError, StorageError, UsageError
 from loadgen.store.matrixfile import LOGS, RUNS, SCHEMA, MatrixRecord, State, VisitRecord, write_matrix
@@ -115,8 +119,9 @@ class Visiting:
         write_matrix(self.folder, self.record)
         with self._server(setting, visit, port) as server:
             visit.ready_s = None if server is None else round(server.ready_s, 3)
-            path, interrupted = self._run(setting, visit, port, run, server, resume=resume)
-            died = "" if server is None or interrupted else server.died()
+            with _stopped_by_its_death(server):
+                path, interrupted = self._run(setting, visit, port, run, server, resume=resume)
+            died = "" if server is None else server.died()
         visit.run = str(path.relative_to(self.folder))
         if died:
             from loadgen.cli.measure import say
@@ -124,7 +129,7 @@ class Visiting:
             visit.error = f"the server {died}"
             say(f"setting {visit.setting}: {visit.error}")
         self._report(path, setting)
-        return "interrupted" if interrupted else "died" if died else "done"
+        return "died" if died else "interrupted" if interrupted else "done"
 
     def _port(self, setting: Setting) -> int:
         """The port of a setting: one for all rounds, so that its runs are of one endpoint; a new one where that is
@@ -211,6 +216,26 @@ class Visiting:
             write_report(run)
         except Exception as bad:  # whatever it is, it must not end a matrix that has hours to go
             say(f"setting {setting.name}: no page of {run}: {bad} - `loadgen report` makes it again")
+
+
+@contextlib.contextmanager
+def _stopped_by_its_death(server: Server | None) -> Iterator[None]:
+    """The run is stopped, as by Ctrl-C, when its server ends: refusals measure nothing. Raises EndpointError where that
+    was before there was a run."""
+    if server is None:
+        yield
+        return
+    try:
+        with server.alarmed(lambda: os.kill(os.getpid(), signal.SIGINT)):
+            yield
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        if told := server.died():
+            raise EndpointError(f"the server {told}", where=server.launch.url) from None
+        raise
+    finally:
+        if server.died():  # a run that was stopped ignores further signals, but the matrix goes on
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.default_int_handler)
 
 
 @dataclass(slots=True)

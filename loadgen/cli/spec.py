@@ -8,7 +8,9 @@ without its key. Flags given beside a spec win over it. Paths in a spec are look
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -38,6 +40,9 @@ def read_spec(path: Path) -> dict[str, Any]:
     """The keys that the file sets, with values as the flags would give them. Raises UsageError with every mistake."""
     from loadgen.store.yamlfile import read_yaml
 
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        if re.search(r"^settings\s*:", path.read_text(encoding="utf-8"), re.MULTILINE):
+            raise UsageError("describes a matrix, not a run", where=str(path), do=f"use `loadgen matrix {path}`")
     model = read_yaml(path, spec_model())
     values = model.model_dump(exclude_unset=True)
     return {key: rebased(key, value, path.parent) for key, value in values.items() if value is not None}

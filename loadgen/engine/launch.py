@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -85,6 +87,25 @@ class Server:
             return ""
         how = f"was killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
         return f"{how}{self._last_words()}"
+
+    @contextlib.contextmanager
+    def alarmed(self, alarm: Callable[[], None]) -> Iterator[None]:
+        """While the block runs, call `alarm` (in another thread, once) as soon as the server ends by itself. The thread
+        waits in the kernel: it costs the measurement nothing."""
+        assert self._keeper is not None
+        pid, over = self._keeper.pid, threading.Event()
+
+        def wait() -> None:
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            if not over.is_set():
+                alarm()
+
+        threading.Thread(target=wait, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def stop(self) -> None:
         """End it and everything that it started; returns when nothing of it is left."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
@@ -117,9 +117,18 @@ def test_one_that_cannot_be_started_or_never_gets_healthy_is_told(tmp_path: Path
 
 def test_one_that_dies_while_it_is_measured_says_so(tmp_path: Path) -> None:
     with Server(_launch(tmp_path, _STUBBORN)) as server:
-        os.kill(_pids(tmp_path / "log")[0], signal.SIGKILL)
-        _until(server.died)
+        told = Event()
+        with server.alarmed(told.set):
+            os.kill(_pids(tmp_path / "log")[0], signal.SIGKILL)
+            assert told.wait(20)
         assert server.died().startswith("was killed by signal 9")
+
+
+def test_one_that_is_stopped_in_order_raises_no_alarm(tmp_path: Path) -> None:
+    told = Event()
+    with Server(_launch(tmp_path, _STUBBORN)) as server, server.alarmed(told.set):
+        pass
+    assert not told.is_set()
 
 
 @pytest.fixture
