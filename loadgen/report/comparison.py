@@ -108,9 +108,7 @@ def advice(one: Versus) -> str:
     )
     if unlike:
         return f"measure both alike in {', '.join(unlike)}"
-    return (
-        "more requests in both runs; `loadgen plan --detect 5% --like` one of them says how many a change of 5 % needs"
-    )
+    return "more requests in both runs: loadgen plan --detect 5% --like RUN says how many a change of 5 % needs"
 
 
 _FOR = {"worse": "for the worse", "better": "for the better"}

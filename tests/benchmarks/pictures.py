@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.pictures [--runs FOLDER] [--out docs]
 
-Runs that FOLDER holds already are taken as they are: `demo` (of `loadgen demo`), `h100` and `h200` (chat on a simulated
-endpoint each). The fit is that of the published table in `examples/`. Nothing is added to a page for its picture: a
+What FOLDER holds already is taken as it is: `demo` (the run of `loadgen demo`), `h100` and `h200` (chat on a simulated
+endpoint each), `fit.html` (of the published table in `examples/`). Nothing is added to a page for its picture: a
 run that a busy machine has spoilt says so. Needs Chromium.
 """
 
@@ -22,7 +22,7 @@ PICTURES: dict[str, tuple[str, str, int, int, str]] = {
     "report-light": ("demo/report.html", "", 1280, 1250, "light"),
     "report-dark": ("demo/report.html", "#load", 1280, 1000, "dark"),
     "report-dark-phone": ("demo/report.html", "", 375, 1400, "dark"),
-    "compare": ("h200/compare.html", "", 1280, 1250, "light"),
+    "compare": ("h200/compare.html", "", 1280, 1150, "light"),
     "fit": ("fit.html", "", 1280, 1250, "light"),
 }
 _LOAD = ("-w", "chat", "--concurrency", "8,32", "--requests", "96", "--shape", "llama-3.1-8b", "--dtype", "bf16")
@@ -50,8 +50,9 @@ def main() -> None:
             _measure(f"{gpu}-sxm", runs / gpu)
     _loadgen("report", runs / "demo")
     _loadgen("compare", runs / "h100", runs / "h200", "-o", runs / "h200" / "compare.html")
-    table = "examples/h100-qwen3-32b.csv"
-    _loadgen("fit", table, "--predict-on", "h200-sxm", "--format", "html", "-o", runs / "fit.html")
+    if not (runs / "fit.html").exists():
+        table = "examples/h100-qwen3-32b.csv"
+        _loadgen("fit", table, "--predict-on", "h200-sxm", "--format", "html", "-o", runs / "fit.html")
     _draw(runs, arguments.out)
 
 

@@ -131,6 +131,14 @@ def test_all_formats_say_the_same() -> None:
         assert "brief@16" in text  # not matched
 
 
+def test_figures_without_a_verdict_say_what_to_try() -> None:
+    few = side_of_run("few", summary_of("three"))
+    assert "plan --detect 5%" in view(made(few, side_of_run("again", summary_of("three"))))["versus"][0]["advice"]
+    info, rows = synthetic.build(tuple(replace(case, short_by=10) for case in CASES))
+    other = side_of_run("shorter", summarise(info, synthetic.frame(rows)))
+    assert view(made(side("base"), other))["versus"][0]["advice"] == "measure both alike in output tokens got"
+
+
 def test_a_comment_is_short_and_its_tables_are_whole() -> None:
     text = render(three(), "md")
     assert len(text) < 8_000
