@@ -57,12 +57,13 @@ class Hand:
         """CLOCK_MONOTONIC of this machine."""
         return time.monotonic_ns()
 
-    async def open(self, seat: Seat) -> None:
-        """Start the worker; its rows lie in a folder of this machine that is the user's alone."""
+    async def open(self, seat: Seat) -> str:
+        """Start the worker; returns the folder of this machine, the user's alone, in which its rows lie."""
         self._folder = Path(tempfile.mkdtemp(prefix="loadgen-"))
         with _no_main():
             self._link = PipeLink.start(replace(seat, folder=self._folder))
         self._link.listen(self._hear, lambda: self._hear([("gone", None)]))
+        return str(self._folder)
 
     def _hear(self, words: list[Word]) -> None:
         self._words += words
@@ -129,6 +130,7 @@ class RemoteLink:
         self._losses: tuple[type[BaseException], ...] = (*losses, TimeoutError)
         self._clock: RemoteClock | None = None
         self._sink: PartSink | None = None
+        self._folder = ""  # on its machine
         self._read = 0  # bytes of its rows that are here
         self._fetching = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
@@ -141,7 +143,9 @@ class RemoteLink:
         try:
             async with quiet:
                 self._clock = RemoteClock(await self._reading(_FIRST_PINGS))
-            await self._call("open", replace(seat, origin_ns=seat.origin_ns + self._clock.base.offset_ns))
+            self._folder = await self._call(
+                "open", replace(seat, origin_ns=seat.origin_ns + self._clock.base.offset_ns)
+            )
         except self._losses as bad:
             raise LoadgenError(
                 f"worker {seat.number} did not start: {type(bad).__name__}", do="see the logs of its node"
@@ -171,13 +175,18 @@ class RemoteLink:
         if self._clock is None:
             return self._about
         clock = self._clock
-        return self._about | {
-            "offset_ns": clock.used_ns,
-            "error_ns": clock.error_ns,
-            "drift_ns": clock.shift_ns,
-            "round_trip_ns": clock.round_trip_ns,
-            "readings": clock.count,
-        }
+        left = {"rows": self._folder} if self._is_gone else {}  # what was not fetched is still there, if anything is
+        return (
+            self._about
+            | left
+            | {
+                "offset_ns": clock.used_ns,
+                "error_ns": clock.error_ns,
+                "drift_ns": clock.shift_ns,
+                "round_trip_ns": clock.round_trip_ns,
+                "readings": clock.count,
+            }
+        )
 
     async def close(self) -> None:
         for task in self._tasks:

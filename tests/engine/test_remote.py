@@ -6,6 +6,7 @@ The hands here are real and start real workers; only what carries their calls is
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -45,9 +46,9 @@ class Elsewhere(Hand):
         now = time.monotonic_ns()
         return now + self._ahead_ns + round((now - self._from) * self._drift)
 
-    async def open(self, seat: Seat) -> None:
+    async def open(self, seat: Seat) -> str:
         self.seat = seat
-        await super().open(replace(seat, origin_ns=seat.origin_ns - self._ahead_ns))
+        return await super().open(replace(seat, origin_ns=seat.origin_ns - self._ahead_ns))
 
 
 class MadeUp:
@@ -151,4 +152,9 @@ def test_a_machine_that_goes_leaves_its_rows_and_the_next_stage_is_whole(
     assert of.sum() + first.unsent == 200
     assert (second.health["workers"], second.health["workers_lost"], second.unsent) == (1, 0, 0)
     assert (requests.stage == second.stage).sum() == 200
-    assert [one["lost"] for one in info.host["ray"]["workers"]] == [False, True]
+    alive, gone = info.host["ray"]["workers"]
+    assert (alive["lost"], gone["lost"], "rows" in alive) == (False, True, False)
+    left = Path(gone["rows"])  # where what was not fetched can still be found
+    fetched = (tmp_path / "r" / "requests.w1.jsonl").read_bytes()
+    assert (left / "requests.w1.jsonl").read_bytes().startswith(fetched)
+    shutil.rmtree(left)
