@@ -3,11 +3,12 @@
     python -m tests.benchmarks.endpoint [--users 1,8,32,128] [--prompt-tokens 500] [--output-tokens 100]
 
 For closed loops of 1 to 128 users: mean TTFT, mean ITL and the whole server's rate over real HTTP, and what the
-compiled engine (`simulate_closed`) says of the same load: the same lengths, the same staggered start, and the same
-turnaround, which is measured (from a user's last token to his next request: too late for the step that begins
-meanwhile). Output lengths vary, else the users of a closed loop lock into one phase, and means depend on who comes
-first by a microsecond. The last column compares request by request: the engine is given the moments at which requests
-were really sent, and the error of each TTFT is what HTTP, two processes and the kernel add.
+engine says in virtual time of the same load: the same lengths, the same staggered start, and the same turnarounds,
+which are measured (from a user's last token to his next request: too late for the step that begins meanwhile; each of
+them, since where a step is as short as they are it matters which of them are longer). Output lengths vary, else the
+users of a closed loop lock into one phase, and means depend on who comes first by a microsecond. The last column
+compares request by request: the engine is given the moments at which requests were really sent, and the error of each
+TTFT is what HTTP, two processes and the kernel add.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from loadgen.engine.sockets import StampingSelector
 from loadgen.engine.timeouts import Limits
 from loadgen.engine.transport import Security, Transport
 from loadgen.model import Exchange, Features, Load, Message, PlannedRequest, StageInfo
-from loadgen.roofline.serving import EngineConfig
-from loadgen.roofline.serving_fast import Served, simulate_closed, simulate_open
+from loadgen.roofline.serving import EngineConfig, ServingRequest
+from loadgen.roofline.serving_fast import simulate_open
 from loadgen.simulator.config import simulated
 from loadgen.simulator.process import SimulatorProcess
 from loadgen.wire.timeline import last_token_ns
 from tests.benchmarks.harness import machine, real_time, table
+from tests.roofline.driving import drive
 
 Times = list[tuple[float, ...]]  # per request: sent, then its token times, in seconds
 
@@ -81,18 +83,25 @@ def figures(times: Times) -> tuple[float, float, float]:
     return float(np.mean(ttft)) * 1e3, float(gaps.mean()) * 1e3, sum(len(row) - 1 for row in times) / span
 
 
-def modelled(served: Served) -> tuple[float, float, float]:
-    """The same three figures of a simulated load."""
-    tokens = served.output_tokens
-    itl = float((served.last_s - served.first_s).sum() / (tokens - 1).sum())
-    span = float(served.last_s.max() - served.sent_s.min())
-    return float(served.ttft_s.mean()) * 1e3, itl * 1e3, float(tokens.sum()) / span
+def modelled(
+    config: EngineConfig,
+    users: int,
+    prompt: int,
+    outputs: Sequence[int],
+    stagger_s: float,
+    again_s: Sequence[float],
+) -> tuple[float, float, float]:
+    """The same three figures of the load in virtual time."""
+    asked = [ServingRequest(i, prompt, output) for i, output in enumerate(outputs)]
+    seen = drive(config, asked, concurrency=users, stagger=stagger_s, turnaround=again_s)
+    return figures([(seen.sent[i], *(at for at, _ in events)) for i, events in seen.events.items()])
 
 
-def turnaround_s(times: Times, users: int) -> float:
-    """The median time from a user's last token to his next request: the k-th to finish is the k-th to send again."""
+def turnarounds(times: Times, users: int) -> list[float]:
+    """The times from a user's last token to his next request: the k-th to finish is the k-th to send again."""
     sent, ended = np.sort([row[0] for row in times]), np.sort([row[-1] for row in times])
-    return float(np.median(sent[users:] - ended[: len(ended) - users]))
+    found: list[float] = (sent[users:] - ended[: len(ended) - users]).tolist()
+    return found
 
 
 def replay_error_ms(config: EngineConfig, times: Times, prompt: int) -> tuple[float, float, float]:
@@ -123,12 +132,11 @@ def main(argv: Sequence[str] | None = None) -> None:
             count = min(max(given.per_user * users, 40), 1280)
             outputs = rng.integers(mean // 2, mean * 3 // 2 + 1, size=count).tolist()
             times = real(simulator.url, config.model, users, outputs, prompt, stagger := mean * 8e-3)
-            again = turnaround_s(times, users)
-            load = (users, np.full(count, prompt), outputs)
-            model = modelled(simulate_closed(config.engine, *load, stagger_s=stagger, turnaround_s=again))
+            again = turnarounds(times, users)
+            model = modelled(config.engine, users, prompt, outputs, stagger, again)
             cells = [f"{a:,.2f} / {b:,.2f} ({b / a - 1:+.1%})" for a, b in zip(model, figures(times), strict=True)]
             errors = ", ".join(f"{one:.2f}" for one in replay_error_ms(config.engine, times, prompt))
-            rows.append((users, count, *cells, f"{again * 1e3:.2f}", errors))
+            rows.append((users, count, *cells, f"{np.median(again) * 1e3:.2f}", errors))
     print(machine(), "\n")
     compared = "model / measured"
     head = (f"TTFT, ms: {compared}", f"ITL, ms: {compared}", f"output tokens/s: {compared}")

@@ -39,16 +39,20 @@ def drive(
     arrivals: Sequence[float] | None = None,
     concurrency: int = 0,
     stagger: float = 0.0,
-    turnaround: float = 0.0,
+    turnaround: float | Sequence[float] = 0.0,
     seed: int = 0,
     engine: Engine | None = None,
 ) -> Seen:
-    """Open loop with `arrivals`, else closed loop with `concurrency` users who start spread over `stagger` seconds."""
+    """Open loop with `arrivals`, else closed loop with `concurrency` users who start spread over `stagger` seconds.
+
+    `turnaround`: seconds from a user's last token to his next request, or those of each request to finish, in order.
+    """
     engine = engine or Engine(config, np.random.default_rng(seed))
     seen, todo, now = Seen(), list(requests), 0.0
     first = min(concurrency, len(todo))
     due = list(arrivals) if arrivals is not None else [user * (stagger / first) for user in range(first)]
     opened = due[-1] if due else 0.0
+    turns = iter(()) if isinstance(turnaround, float) else iter(turnaround)
 
     def submit(when: float) -> None:
         request = todo.pop(0)
@@ -76,6 +80,6 @@ def drive(
         if arrivals is None:
             for _ in step.finished:
                 if len(todo) > len(due):
-                    insort(due, max(now + turnaround, opened))
+                    insort(due, max(now + (turnaround if isinstance(turnaround, float) else next(turns)), opened))
     seen.end = now
     return seen

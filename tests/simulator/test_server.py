@@ -15,10 +15,12 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadgen.roofline.serving import Engine, EngineConfig, ServingRequest
+from loadgen.roofline.serving import Engine, EngineConfig, ServingRequest, Step
 from loadgen.simulator.config import simulated
 from loadgen.simulator.faults import parse_faults
 from loadgen.simulator.server import Simulator
+from loadgen.simulator.stepper import Stepper
+from loadgen.simulator.stream import Stream
 from loadgen.simulator.tokens import count_tokens
 
 FAST = 200.0
@@ -290,6 +292,29 @@ async def test_no_token_is_written_before_it_is_due() -> None:
         took = loop.time() - began
         ttft, gaps = alone(client.simulator.config.engine, 1, 5)
     assert took >= ttft + gaps
+
+
+async def test_first_tokens_are_written_before_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[list[bool]] = []  # for each step which of its tokens, in order, were the first of a stream
+    write, flush = Stepper._write, Stream.flush
+
+    def noted_write(self: Stepper, step: Step, due_s: float) -> None:
+        steps.append([])
+        write(self, step, due_s)
+
+    def noted_flush(self: Stream) -> None:
+        steps[-1].append(self.last_due_s is None)
+        flush(self)
+
+    monkeypatch.setattr(Stepper, "_write", noted_write)
+    monkeypatch.setattr(Stream, "flush", noted_flush)
+    async with serving(time_scale=20.0) as client:
+        long = asyncio.create_task(client.post(CHAT, body(400)))
+        await client.until("vllm:num_requests_running", 1)
+        await asyncio.gather(*(client.post(CHAT, body(5)) for _ in range(3)))
+        await long
+    assert any(len(set(step)) == 2 for step in steps)
+    assert all(step == sorted(step, reverse=True) for step in steps)
 
 
 async def test_metrics_count_what_was_served() -> None:
