@@ -54,7 +54,8 @@ class Setting:
 
     def url_at(self, port: int) -> str:
         """Where it answers when it listens on `port`."""
-        return (self.url or f"http://127.0.0.1:{_PORT}").replace(_PORT, str(port))
+        url = (self.url or f"http://127.0.0.1:{_PORT}").replace(_PORT, str(port))
+        return url if "://" in url else f"http://{url}"
 
     def argv_at(self, port: int) -> tuple[str, ...]:
         """Its command with the port filled in."""

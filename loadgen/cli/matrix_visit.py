@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -157,7 +158,7 @@ class Visiting:
         if visit.state in ("running", "interrupted") and is_run(wanted):
             with contextlib.suppress(StorageError):
                 url = str(open_run(wanted)[0].endpoint.get("url", ""))
-                if not url or url.startswith(public_url(setting.url_at(port)).rstrip("/").removesuffix("/v1")):
+                if not url or urlsplit(url).netloc == urlsplit(public_url(setting.url_at(port))).netloc:
                     return wanted, True
         return unique_run_path(self.folder / RUNS / visit.name), False
 

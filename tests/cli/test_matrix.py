@@ -15,11 +15,13 @@ from click.testing import CliRunner
 
 from loadgen.cli import cli
 from loadgen.cli.matrix_spec import matrix_model, public_words, read_matrix_spec
+from loadgen.cli.matrix_visit import Visiting, new_record
 from loadgen.cli.spec import spec_model
-from loadgen.errors import UsageError
+from loadgen.errors import EndpointError, UsageError
 from loadgen.store.matrixfile import read_matrix
 from loadgen.store.runfile import open_run
-from tests.cli.test_run import LOADGEN, run
+from tests import synthetic
+from tests.cli.test_run import LOADGEN
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # The example, cut to seconds: fewer and shorter requests, and its third setting asks for more than there is.
@@ -140,10 +142,31 @@ def test_with_no_setting_that_can_be_measured_it_ends_with_4(tmp_path: Path) -> 
     text = (
         "settings:\n- {name: gone, url: 'http://127.0.0.1:9'}\n- {name: ends, command: 'exit 1 # {port}'}\nrepeats: 1\n"
     )
-    done = run("matrix", str(_spec(tmp_path, text)), "-o", str(tmp_path / "M"))
-    assert done.returncode == 4, done.stderr
-    assert "no setting could be measured" in done.stderr
-    assert "gone could not be measured" in done.stdout
+    done = _invoke(str(_spec(tmp_path, text)), "-o", str(tmp_path / "M"))
+    assert isinstance(done.exception, EndpointError)  # exit code 4
+    assert "no setting could be measured" in str(done.exception)
+    assert "gone could not be measured" in done.output
+    assert "ended with exit code 1" in done.output
+
+
+@pytest.mark.parametrize(
+    ("state", "port", "goes_on"),
+    [("running", 4000, True), ("interrupted", 4000, True), ("died", 4000, False), ("running", 40001, False)],
+)
+def test_a_run_goes_on_where_it_can_and_is_kept_where_it_cannot(
+    tmp_path: Path, state: Any, port: int, goes_on: bool
+) -> None:
+    text = 'settings:\n- {name: a, command: "x {port}"}\n'
+    matrix = read_matrix_spec(_spec(tmp_path, text))
+    record = new_record(matrix, "2026-01-01T00:00:00+00:00", ["loadgen"])
+    visit = record.visits[0]
+    visit.state, visit.run = state, "runs/r1-a"
+    info, rows = synthetic.build((synthetic.StageCase("brief", requests=4),))
+    info.endpoint["url"] = "http://127.0.0.1:4000/v1/chat/completions"
+    synthetic.write_run(tmp_path / "M" / visit.run, info, rows)
+    folder, resumes = Visiting(matrix, tmp_path / "M", record)._run_folder(visit, matrix.settings[0], port)
+    assert resumes is goes_on
+    assert folder.name == ("r1-a" if goes_on else "r1-a-2")
 
 
 # -- before anything is started ------------------------------------------------------------------------------------
