@@ -8,7 +8,7 @@ Why: a prediction of an engine that nobody measured is worth what it adds over t
     no change: predicted ratio 1.   bandwidth: (bandwidth there / bandwidth here)^-1 for times, ^+1 for rates; all GPUs.
 
     interval = value * exp(-+ sqrt((1.645 d)^2 + (1.645 e)^2 + u^2)), d: deviation of log value over plausible engines,
-    e: the fit's own error (1.4826 * median |error| on cells held out; of a rate the larger of TTFT's and ITL's),
+    e: the fit's own error (1.4826 * median |error| of the engine alone on cells held out; of a rate the larger of TTFT's and ITL's),
     u: how far the ends of what is not known lie from the value on that side (bandwidth against overhead where one
     deployment cannot tell them apart; the clocks of a power-capped GPU)
 
@@ -121,7 +121,7 @@ def _source(fit: Fit, where: Deployment) -> tuple[str, Deployment]:
 
 def _own_error(fit: Fit) -> dict[str, float]:
     """How far off the fit is where it was measured, as a deviation of the logarithm; 0 where nobody knows."""
-    errors = fit.held_out or fit.in_sample
+    errors = fit.baselines.get("engine_alone") or fit.held_out or fit.in_sample  # its leftovers are not carried over
     known = {name: SIGMA * x if math.isfinite(x := getattr(errors, name)) else 0.0 for name in ("ttft", "itl")}
     return known | {"output_tokens_per_s": max(known.values())}
 

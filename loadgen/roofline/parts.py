@@ -19,7 +19,10 @@ from loadgen.roofline.passes import StepLaw, combine
 COMPUTE, MEMORY, COMMUNICATION = "compute", "memory", "communication"
 OVERHEAD, QUEUE, CLIENT = "overhead", "queue", "client"
 
-_JOINT = "S_p(a, b) * {} ^ p / (a ^ p + b ^ p); a = flops / flop_per_s, b = bytes / bytes_per_s; p null: the larger"
+_JOINT = (
+    "(a ^ p + b ^ p) ^ (1 / p) * {} ^ p / (a ^ p + b ^ p); a = flops / flop_per_s, b = bytes / bytes_per_s; "
+    "p null: the larger"
+)
 _SPENT = "passes * (step_s + sequence_s * batch) + decode_step_s + prefill_token_s * prefill_tokens + eager_s"
 # part -> (the group that it counts for, its formula)
 _PARTS: dict[str, tuple[str, str]] = {

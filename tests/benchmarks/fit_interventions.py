@@ -1,6 +1,6 @@
 """Are the gains of "what would help" true? Each is made real in an engine that the model does not know.
 
-    python -m tests.benchmarks.fit_interventions [--worlds 20]
+    python -m tests.benchmarks.fit_interventions [--worlds 20] [--first 0]
 
 For each world (`other_engine`, parameters drawn at random) the roofline profile's kinds of cells are measured and
 fitted, and every remedy is then applied to the world itself. Printed for each kind of remedy: how far the predicted
@@ -130,8 +130,15 @@ def main() -> None:
     """Print the table in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--worlds", type=int, default=20)
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed of the worlds: another one is worlds nobody looked at"
+    )
     given = parser.parse_args()
-    every = [one for seed, world in enumerate(worlds(given.worlds)) for one in trials(world, 1000 * seed)]
+    every = [
+        one
+        for k, world in enumerate(worlds(given.worlds, given.first))
+        for one in trials(world, 1000 * (given.first + k))
+    ]
     print(machine(), "\n")
     print(
         table(

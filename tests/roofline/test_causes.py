@@ -14,7 +14,7 @@ from loadgen.roofline.parts import Part
 from loadgen.roofline.passes import constants_law, step_law
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.tell import sentence
-from tests.roofline.fits import EFFICIENCY, ENGINE, H100, MBU_OPEN, World, cells, draws, fit_of
+from tests.roofline.fits import BUSY, EFFICIENCY, ENGINE, H100, MBU_OPEN, World, cells, draws, fit_of
 
 
 def one_cell(prompt: int, output: int, users: int, engine: EngineConfig = ENGINE, **more: object) -> Fit:
@@ -168,3 +168,22 @@ def test_a_sentence_tells_bytes_and_times_of_the_parts() -> None:
     assert text.startswith("Decode at 32 users")
     assert "to read 15.0 GB of weights at 2.41 TB/s" in text
     assert "The hardware's roof is" in text
+
+
+def computed(part: Part) -> float:
+    """A part's seconds again, from its formula and its inputs alone."""
+    formula, _, rest = part.formula.replace("^", "**").partition(";")
+    names = dict(part.inputs)
+    for text in rest.partition(";")[0].split(","):
+        name, _, value = text.partition("=")
+        if value:
+            names[name.strip()] = eval(value, {"__builtins__": {}}, names)
+    found: float = eval(formula.partition(", at least")[0], {"__builtins__": {}}, names)
+    return found
+
+
+def test_every_part_can_be_computed_again_from_its_formula_and_its_inputs() -> None:
+    parts = [part for cause in find_causes(fit_of(cells(World(design=BUSY)))) for part in cause.parts]
+    assert {"matrix products", "weights", "KV cache", "attention", "overhead", "request"} <= {one.name for one in parts}
+    for one in parts:
+        assert computed(one) == pytest.approx(one.seconds, rel=1e-6)
