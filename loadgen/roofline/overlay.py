@@ -8,7 +8,8 @@ Why: a prediction of an engine that nobody measured is worth what it adds over t
     no change: predicted ratio 1.   bandwidth: (bandwidth there / bandwidth here)^-1 for times, ^+1 for rates; all GPUs.
 
     interval = value * exp(-+ sqrt((1.645 d)^2 + (1.645 e)^2 + u^2)), d: deviation of log value over plausible engines,
-    e: the fit's own error (1.4826 * median |error| of the engine alone on cells held out; of a rate the larger of TTFT's and ITL's),
+    e: the fit's own error (1.4826 * median |error| of the engine alone on cells held out; of a rate the larger of
+    TTFT's and ITL's),
     u: how far the ends of what is not known lie from the value on that side (bandwidth against overhead where one
     deployment cannot tell them apart; the clocks of a power-capped GPU)
 
