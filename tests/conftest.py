@@ -13,10 +13,18 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Containers like to forbid it; then each of a hundred child processes compiles all of loadgen again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+# How long an example takes says nothing on a machine that is busy. `--hypothesis-profile=thorough` looks further.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("suite", _UNTIMED, max_examples=60)
+settings.register_profile("thorough", _UNTIMED, max_examples=2000)
+settings.load_profile("suite")
 
 
 @pytest.fixture(autouse=True, scope="session")

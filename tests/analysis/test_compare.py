@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis.compare import Compared, Versus, compare
@@ -143,7 +143,6 @@ def test_two_runs_may_differ_by_what_two_starts_of_a_server_do() -> None:
     st.tuples(st.integers(0, 50), st.integers(1, 50)), st.tuples(st.integers(0, 50), st.integers(1, 50)),
     st.floats(1e-5, 0.4),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_the_difference_of_two_shares_lies_within_its_bounds(
     a: tuple[int, int], b: tuple[int, int], tail: float
 ) -> None:

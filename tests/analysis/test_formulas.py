@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis import formulas, gaps
@@ -201,7 +201,6 @@ def read(exchange: Exchange, name: str) -> float | None:
             return max(found) / 1e9 if found else None
 
 
-@settings(deadline=None)
 @given(runs())
 def test_request_metrics_follow_their_definitions(exchanges: list[Exchange]) -> None:
     m = measured(exchanges, stage(end=60.0))
@@ -212,7 +211,6 @@ def test_request_metrics_follow_their_definitions(exchanges: list[Exchange]) -> 
             assert math.isnan(found) if not wanted else found == pytest.approx(float(reduce(wanted)), abs=1e-9)
 
 
-@settings(deadline=None)
 @given(runs())
 def test_gaps_rates_and_flights_follow_their_definitions(exchanges: list[Exchange]) -> None:
     m = measured(exchanges, stage(start=2.0, end=12.0))
@@ -244,7 +242,6 @@ def _landed(e: Exchange) -> int:
     return e.event_ns[-1] if e.outcome == "ok" else e.end_ns or 0
 
 
-@settings(deadline=None)
 @given(runs(), st.integers(1, 9))
 def test_the_size_of_a_chunk_does_not_matter(exchanges: list[Exchange], chunk: int) -> None:
     requests = frame(exchanges)

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.analysis.frame import FLAG_BITS, FrameBuilder
@@ -60,7 +60,6 @@ def exchanges(draw: st.DrawFn) -> Exchange:
     )
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(exchanges(), max_size=6), st.data())
 def test_every_request_comes_out_as_it_went_in(rows: list[Exchange], data: st.DataObject) -> None:
     requests = synthetic.frame(tuple(rows))
@@ -72,7 +71,6 @@ def test_every_request_comes_out_as_it_went_in(rows: list[Exchange], data: st.Da
     assert len(kept.gap_us) == sum(len(row.event_ns) for row in chosen)
 
 
-@settings(max_examples=100, deadline=None)
 @given(exchanges())
 def test_rounding_is_half_a_microsecond_at_most_and_never_adds_up(row: Exchange) -> None:
     again = exchange_of(row_of(row))

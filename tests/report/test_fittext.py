@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ from loadgen.report.fittext import overview, to_text
 from loadgen.report.fitview import fit_view
 from loadgen.roofline import catalog
 from loadgen.roofline.account import Account, account
+from loadgen.roofline.cells import Cell
 from loadgen.roofline.fitted import Alternative, Errors, Fit, Parameter
 from loadgen.roofline.overlay import predict_on, prediction_json
 from loadgen.roofline.passes import constants_law
@@ -20,12 +22,17 @@ from loadgen.roofline.serving import EngineConfig
 from tests.roofline.fits import ENGINE, MBU_OPEN, World, cells, draws, fit_of
 
 DESIGN = ((128, 16, 1), (2048, 16, 1), (128, 256, 1), (128, 256, 8), (128, 256, 32), (2048, 256, 16))
-CELLS = cells(World(design=DESIGN))
 H200 = catalog.gpu("h200-sxm")
 
 
+@cache
+def measured() -> list[Cell]:
+    """Made when a test asks: collecting tests must not run an engine."""
+    return cells(World(design=DESIGN))
+
+
 def made(**more: object) -> Fit:
-    fit = fit_of(CELLS, draws={"": draws(ENGINE, 12)})
+    fit = fit_of(measured(), draws={"": draws(ENGINE, 12)})
     mfu = Parameter("mfu", "share of peak FLOP/s", 0.6, 0.57, 0.63, True)
     step = Parameter("step_s", "s per step", 1.5e-3, 1.4e-3, 1.7e-3, True)
     better = {"interpolation": Errors(0.02, 0.03, 0.1, 0.1, 3), "regression": Errors(0.5, 0.4, 0.9, 0.9, 3)}
@@ -39,7 +46,7 @@ def predicted() -> Account:
     assert fit.deployment is not None
     where = replace(fit.deployment, gpu=H200)
     there = [replace(c, deployment=where, ttft_s=c.ttft_s * 0.9, itl_s=c.itl_s * (0.3 if i == 3 else 0.75))
-             for i, c in enumerate(CELLS)]  # fmt: skip
+             for i, c in enumerate(measured())]  # fmt: skip
     return account(fit, [predict_on(fit, where, there)], ["t.csv: a note"])
 
 
@@ -63,7 +70,7 @@ def test_without_cells_held_out_nothing_is_claimed() -> None:
 
 def test_black_box_constants_are_given_as_predict_takes_them() -> None:
     engine = EngineConfig(constants_law(2e-5, 5e-3, 5e-5))
-    unknown = [replace(cell, deployment=None) for cell in CELLS]
+    unknown = [replace(cell, deployment=None) for cell in measured()]
     fit = replace(fit_of(unknown, engine), deployment=None)
     text = to_text([account(fit)])
     assert "loadgen predict --constants prefill=0.02ms,step=5ms,user=0.05ms" in text
@@ -93,7 +100,7 @@ def test_the_points_that_the_fit_never_saw_are_drawn() -> None:
     charts = figures.fit(view["series"])
     assert view["predictions"][0]["charts"] == ["fit-predicted-0-ttft", "fit-predicted-0-itl"]
     chart = charts["fit-predicted-0-itl"]
-    assert len(chart.data[1]["x"]) == len(CELLS)
+    assert len(chart.data[1]["x"]) == len(measured())
     assert chart.data[2]["name"] == "guess: as on H100-SXM"
 
 

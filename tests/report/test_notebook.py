@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import plotly.graph_objects as go
 import pytest
 from click.testing import CliRunner
 
@@ -80,6 +78,8 @@ def test_a_gate_is_a_table_of_verdicts(run: Run) -> None:
 
 
 def test_every_figure_of_the_report_is_there(run: Run) -> None:
+    import plotly.graph_objects as go
+
     names = run.figures.names()
     assert {"throughput", "ttft_load", "phases", "roofline", "timeline", "ttft_heat", "gap_heat", "slowest"} <= set(
         names
@@ -110,6 +110,8 @@ def test_in_a_cell_it_says_verdict_diagnosis_and_figures(run: Run) -> None:
 
 @pytest.mark.parametrize("name", ["none", "one", "all_failed", "interrupted", "open"])
 def test_odd_runs_have_tables_too(tmp_path: Path, name: str) -> None:
+    import pandas as pd
+
     odd = _case(tmp_path, name)
     assert odd.verdict.upper() in odd._repr_html_()
     assert odd.requests()["ttft_s"].dtype == np.float64
@@ -154,6 +156,9 @@ def _executed(source: str, names: dict[str, Any]) -> Any:
 def test_the_example_notebook_runs_from_its_first_cell_to_its_last(
     mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import pandas as pd
+    import plotly.graph_objects as go
+
     monkeypatch.chdir(mixed.parents[1])
     book = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert (book["nbformat"], book["metadata"]["language_info"]["name"]) == (4, "python")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.roofline import catalog
@@ -23,7 +23,6 @@ from tests.roofline.test_serving_fast import LAWS, configs, loads
 PLAIN = {"draft_tokens": 0, "acceptance": 0.0, "draft_token_s": 0.0}
 
 
-@settings(max_examples=120, deadline=None)
 @given(config=configs, load=loads, users=st.integers(1, 15), rate=st.sampled_from([None, 3.0, 50.0]))
 def test_means_are_the_engines(
     config: EngineConfig, load: list[tuple[int, int, int]], users: int, rate: float | None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
@@ -39,7 +39,6 @@ def run_fleet(fleet: Fleet, arrivals: list[float], load: list[ServingRequest]) -
 loads = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 30)), min_size=1, max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
 @given(load=loads, seed=st.integers(0, 9), overhead=st.sampled_from([0.0, 1e-5]))
 def test_a_fleet_of_one_is_the_engine(load: list[tuple[int, int]], seed: int, overhead: float) -> None:
     config = replace(CONFIG, prompt_token_s=overhead, max_sequences=4)
@@ -52,7 +51,6 @@ def test_a_fleet_of_one_is_the_engine(load: list[tuple[int, int]], seed: int, ov
         assert [when for when, _ in entries] == pytest.approx([when for when, _ in alone[i]], rel=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     load=loads,
     seed=st.integers(0, 9),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -18,14 +19,19 @@ from loadgen.roofline.whatif import Situation, outcome
 from tests.roofline.fits import EFFICIENCY, ENGINE, H100, World, cells, draws, fit_of
 
 H200 = replace(H100, gpu=catalog.gpu("h200-sxm"))
-HERE = cells(World(), noise=0.0)
+
+
+@cache
+def here() -> list[Cell]:
+    """Made when a test asks: collecting tests must not run an engine."""
+    return cells(World(), noise=0.0)
 
 
 def measured_on(where: Deployment, factor: float = 1.0) -> list[Cell]:
     """The same cells on an engine of the same efficiencies there, every time off by `factor`."""
     engine = replace(ENGINE, law=step_law(where, EFFICIENCY), kv_tokens=where.kv_capacity_tokens())
     found = []
-    for cell in HERE:
+    for cell in here():
         seen = outcome(Situation(cell, engine, where))
         told = {"output_tokens_per_s": seen.output_tokens_per_s}
         found.append(replace(cell, deployment=where, ttft_s=seen.ttft * factor, itl_s=seen.itl * factor, evidence=told))
@@ -33,9 +39,9 @@ def measured_on(where: Deployment, factor: float = 1.0) -> list[Cell]:
 
 
 def test_the_same_engine_on_another_gpu_is_predicted_and_the_guesses_are_not_as_good() -> None:
-    fit = fit_of(HERE, draws={"": draws(ENGINE, 40)})
+    fit = fit_of(here(), draws={"": draws(ENGINE, 40)})
     found = predict_on(fit, H200, measured_on(H200))
-    assert found.n == {"ttft": len(HERE), "itl": len(HERE), "output_tokens_per_s": len(HERE)}
+    assert found.n == {"ttft": len(here()), "itl": len(here()), "output_tokens_per_s": len(here())}
     assert found.errors["model"]["itl"] < 0.01
     assert found.errors["model"]["ttft"] < 0.01
     assert found.errors["no_change"]["itl"] > 0.1
@@ -47,22 +53,22 @@ def test_the_same_engine_on_another_gpu_is_predicted_and_the_guesses_are_not_as_
 
 
 def test_without_a_measurement_the_fits_own_cells_are_predicted() -> None:
-    fit = fit_of([replace(cell, evidence={}) for cell in HERE])
+    fit = fit_of([replace(cell, evidence={}) for cell in here()])
     found = predict_on(fit, H200)
-    assert len(found.cells) == len(HERE)
+    assert len(found.cells) == len(here())
     assert found.errors["model"] == {}
     assert all(math.isnan(cell.values["ttft"].measured) for cell in found.cells)
     assert all(cell.cell.deployment == H200 for cell in found.cells)
 
 
 def test_an_engine_that_is_off_there_shows_as_error() -> None:
-    found = predict_on(fit_of(HERE), H200, measured_on(H200, factor=1.5))
+    found = predict_on(fit_of(here()), H200, measured_on(H200, factor=1.5))
     assert found.errors["model"]["itl"] == pytest.approx(1 / 3, abs=0.03)
     assert found.errors["absolute"]["itl"] == pytest.approx(1 / 3, abs=0.03)
 
 
 def test_the_same_cells_measured_here_take_the_fits_own_error_out_of_the_ratio() -> None:
-    off = fit_of([replace(cell, itl_s=cell.itl_s * 1.2) for cell in HERE])
+    off = fit_of([replace(cell, itl_s=cell.itl_s * 1.2) for cell in here()])
     there = measured_on(H200, factor=1.2)
     assert predict_on(off, H200, there).errors["model"]["itl"] < 0.01
     assert predict_on(off, H200, there).errors["absolute"]["itl"] > 0.1
@@ -71,7 +77,7 @@ def test_the_same_cells_measured_here_take_the_fits_own_error_out_of_the_ratio()
 def test_rates_of_another_model_and_number_of_gpus_are_predicted_too() -> None:
     where = replace(H200, shape=catalog.shape("qwen3-32b"), gpus=2)
     offline = Cell(1000, 100, "concurrency", 400, math.nan, math.nan, where, evidence={"output_tokens_per_s": 900.0})
-    found = predict_on(fit_of(HERE), where, [offline])
+    found = predict_on(fit_of(here()), where, [offline])
     (one,) = found.cells
     rate = one.values["output_tokens_per_s"]
     assert 100 < rate.here < rate.value < 10_000
@@ -80,14 +86,14 @@ def test_rates_of_another_model_and_number_of_gpus_are_predicted_too() -> None:
 
 def test_what_does_not_fit_there_is_said() -> None:
     small = replace(H100, gpu=catalog.gpu("t4"))
-    assert "no room" in predict_on(fit_of(HERE), small).refused
+    assert "no room" in predict_on(fit_of(here()), small).refused
 
 
 def test_constants_of_a_black_box_carry_nowhere() -> None:
-    unknown = [replace(cell, deployment=None) for cell in HERE]
+    unknown = [replace(cell, deployment=None) for cell in here()]
     fit = replace(
-        fit_of(HERE),
-        cells=tuple(replace(one, cell=cell) for one, cell in zip(fit_of(HERE).cells, unknown, strict=True)),
+        fit_of(here()),
+        cells=tuple(replace(one, cell=cell) for one, cell in zip(fit_of(here()).cells, unknown, strict=True)),
     )
     with pytest.raises(UsageError, match="black-box"):
         predict_on(fit, H200)
@@ -95,7 +101,7 @@ def test_constants_of_a_black_box_carry_nowhere() -> None:
 
 def test_intervals_are_of_the_plausible_engines() -> None:
     narrow, wide = (
-        predict_on(fit_of(HERE, draws={"": draws(ENGINE, 60, spread=spread)}), H200) for spread in (0.01, 0.1)
+        predict_on(fit_of(here(), draws={"": draws(ENGINE, 60, spread=spread)}), H200) for spread in (0.01, 0.1)
     )
     width = [np.median([v.high / v.low for c in one.cells if (v := c.values["itl"])]) for one in (narrow, wide)]
     assert 1.0 < width[0] < width[1]
@@ -116,9 +122,9 @@ def test_a_power_cap_slows_computing_and_not_memory_and_is_another_gpu() -> None
 
 def test_what_was_measured_on_the_card_is_not_held_against_the_same_card_under_a_cap() -> None:
     capped = replace(H100, gpu=find_gpu("h100-sxm 350W"))
-    fit = fit_of(HERE, draws={"": draws(ENGINE, 20)})
+    fit = fit_of(here(), draws={"": draws(ENGINE, 20)})
     found = predict_on(fit, capped, [*measured_on(capped), *measured_on(H100, 3.0)])
-    assert found.n["ttft"] == len(HERE)
+    assert found.n["ttft"] == len(here())
     assert found.errors["absolute"]["ttft"] < 0.01
     long = max(found.cells, key=lambda one: one.cell.prompt_tokens)
     ttft = long.values["ttft"]

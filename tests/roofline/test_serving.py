@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
@@ -81,7 +81,6 @@ configs = st.builds(
 loads = st.lists(st.tuples(st.integers(1, 200), st.integers(1, 40), st.integers(0, 2)), min_size=1, max_size=25)
 
 
-@settings(max_examples=150, deadline=None)
 @given(config=configs, load=loads, users=st.integers(1, 15))
 def test_tokens_and_blocks_are_conserved_and_everybody_is_served(
     config: EngineConfig, load: list[tuple[int, int, int]], users: int
@@ -104,7 +103,6 @@ def test_tokens_and_blocks_are_conserved_and_everybody_is_served(
     assert sum(preempted.values()) == engine.preemptions
 
 
-@settings(max_examples=60, deadline=None)
 @given(config=configs, load=loads)
 def test_limits_hold_in_every_step(config: EngineConfig, load: list[tuple[int, int, int]]) -> None:
     engine = Engine(config, np.random.default_rng(1))

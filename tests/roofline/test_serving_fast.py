@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
@@ -56,7 +56,6 @@ def assert_same(seen: Seen, served: Served) -> None:
     assert served.preemptions == sum(len(step.preempted) for _, step in seen.steps)
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     config=configs,
     load=loads,
@@ -74,7 +73,6 @@ def test_closed_loop(
     assert_same(drive(config, wanted, concurrency=users, stagger=stagger, turnaround=turnaround), served)
 
 
-@settings(max_examples=100, deadline=None)
 @given(config=configs, load=loads, gap=st.sampled_from([1e-3, 2e-2, 0.3]), seed=st.integers(0, 9))
 def test_open_loop(config: EngineConfig, load: list[tuple[int, int, int]], gap: float, seed: int) -> None:
     arrivals = np.cumsum(np.random.default_rng(seed).exponential(gap, len(load)))

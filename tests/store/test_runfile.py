@@ -193,7 +193,7 @@ def test_a_last_line_cut_anywhere_costs_that_line_alone(folder: Path) -> None:
     assert (len(requests), info.findings) == (len(whole) + 1, [])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.binary(min_size=1, max_size=200).filter(lambda b: b"\n" not in b and not b.isspace()), st.integers(0, 120))
 def test_a_damaged_line_in_the_middle_is_counted(folder: Path, rubbish: bytes, at: int) -> None:
     original = lines(folder)
