@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from loadgen.errors import EndpointError, StorageError, UsageError
+from loadgen.errors import EndpointError, LoadgenError, StorageError, UsageError
 from loadgen.store.matrixfile import LOGS, RUNS, SCHEMA, MatrixRecord, State, VisitRecord, write_matrix
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ class Visiting:
         self._settings = {setting.name: setting for setting in self.matrix.settings}
 
     def visit(self, visit: VisitRecord) -> bool:
-        """Measure; returns False when somebody stopped it. What goes wrong with the server is written down, not raised.
+        """Measure; returns False when somebody stopped it. What goes wrong with a setting is written down, not raised.
 
-        Raises StorageError, and whatever is a mistake of the user.
+        Raises StorageError: nothing more can be kept.
         """
         from loadgen.cli.measure import say
 
@@ -100,7 +100,9 @@ class Visiting:
         before = visit.seconds or 0.0
         try:
             state: State = self._measured(setting, visit)
-        except EndpointError as bad:
+        except StorageError:  # nothing more can be kept
+            raise
+        except LoadgenError as bad:  # of this setting; the others go on
             state, visit.error = "failed", bad.what
             say(f"setting {visit.setting}: {bad}")
         finally:
