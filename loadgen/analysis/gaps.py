@@ -22,7 +22,7 @@ from loadgen.analysis.windows import Mask, Window
 
 Numbers = npt.NDArray[np.integer[Any]] | Floats
 
-CHUNK_EVENTS = 1 << 18  # what a core's cache holds: a million at a time take half as long again
+CHUNK_EVENTS = 1 << 16  # what a core's cache and the allocator hold: four times as many take twice as long
 _EXACT_US = 1 << 21  # gaps below this are counted one by one in an array, the few longer ones in a list
 _FINE_BITS = 9  # 512 histogram bins for each factor of two; only bounds come from them, points are exact
 _BIN_OF_ONE = 1023 << _FINE_BITS
