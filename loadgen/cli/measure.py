@@ -311,7 +311,12 @@ def _asked_line(stage: StageSummary) -> list[str]:
             words += f" ({whole(of['got']['p5'])} to {whole(of['got']['p95'])})"
             parts.append(words + (f", {of['misses']} of {of['compared']} off" if of["misses"] else ""))
     if (of := found["arrivals"]) is not None and of["sent"]["rate"] is not None:
-        words = f"{significant(of['asked']['rate'], 3)} requests/s asked, {significant(of['sent']['rate'], 3)} sent"
+        drawn = (
+            "" if of["asked"]["cv"] is not None else f", {significant(of['planned']['rate'], 3)} drawn"
+        )  # by a shape
+        words = (
+            f"{significant(of['asked']['rate'], 3)} requests/s asked{drawn}, {significant(of['sent']['rate'], 3)} sent"
+        )
         cvs = [significant(of[name]["cv"], 3) for name in ("asked", "sent")]
         parts.append(f"{words}, variation of the gaps {' asked, '.join(cvs)}")
     if (of := found["cached_tokens"]) is not None and of["expected"]:
