@@ -21,6 +21,7 @@ from loadgen.roofline.remedies import operating_points
 from loadgen.roofline.tell import sentence
 from loadgen.roofline.words import count, loads, number, percent, quantity, seconds, signed
 
+COUNTED = ("tokens per step", "sequences", "context tokens")  # units whose numbers are whole, and exact
 MOST_HELP = 12  # rows of "what would help"
 _WORDS = {"ttft": "TTFT", "itl": "ITL", "output_tokens_per_s": "whole server, output tokens/s"}
 
@@ -137,6 +138,8 @@ def _constants(fit: Fit) -> Iterator[str]:
 def _amount(one: Parameter, value: float) -> str:
     if one.unit == "s" or one.unit.startswith("s "):
         return seconds(value)
+    if one.unit in COUNTED and math.isfinite(value):
+        return f"{value:,.0f}"
     return quantity(value, "B") if one.unit == "bytes/s" else number(value)
 
 

@@ -65,7 +65,11 @@ def main() -> None:
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     print(machine(), "\n")
-    print(table(("put in", "finding", "found", "other findings"), list(rows(given.seeds, given.only))))
+    found = []
+    for row in rows(given.seeds, given.only):
+        found.append(row)
+        print(*row, sep=" | ", flush=True)  # a study that is stopped has said what it knew
+    print(table(("put in", "finding", "found", "other findings"), found))
 
 
 if __name__ == "__main__":
