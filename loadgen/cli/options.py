@@ -255,9 +255,11 @@ def settings_from(url: str, given: dict[str, Any]) -> Settings:
         headers["Authorization"] = credentials
     if given["insecure"] and given["ca"]:
         raise UsageError("--insecure and --ca contradict each other", do="give one of them")
+    others = tuple(_other(text) for text in given.get("endpoint", ()))
+    _all_different((url, *others))
     return Settings(
         url=url,
-        others=tuple(_other(text) for text in given.get("endpoint", ())),
+        others=others,
         model=given["model"],
         dialect=given["dialect"],
         headers=headers,
@@ -287,6 +289,17 @@ def _other(text: str) -> str:
     if credentials:
         raise UsageError("a further endpoint's URL carries credentials", do="give --header, which all of them get")
     return url
+
+
+def _all_different(urls: tuple[str, ...]) -> None:
+    """Raises UsageError for an endpoint that is given twice: its own load would count as a stranger's."""
+    from loadgen.engine.probe import base_urls
+
+    seen: set[str] = set()
+    for url in urls:
+        if (base := base_urls(url)[-1]) in seen:
+            raise UsageError("this endpoint is given twice", where=f"--endpoint {url}", do="give each once")
+        seen.add(base)
 
 
 def budget_of(given: dict[str, Any]) -> Budget:

@@ -27,11 +27,15 @@ def each(url: str, given: dict[str, Any], run: Run) -> int:
 
     The runs lie in OUTPUT-1, OUTPUT-2, ... Raises UsageError for a run to go on with: each goes on by itself.
     """
+    from loadgen.engine.contact import knock
+
     if not given["endpoint"]:
         raise UsageError("--spread needs --endpoint")
     if given["resume"] is not None:
         raise UsageError("goes on with one run", where="--resume", do="give that run's URL without --spread each")
     urls = (url, *given["endpoint"])
+    for one in urls:
+        knock(one)
     output = _output(given)
     folders: list[Path] = []
     codes: list[int] = []

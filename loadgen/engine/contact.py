@@ -8,13 +8,15 @@ is recorded for each.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from loadgen.engine import provenance
 from loadgen.engine.host import Secrets, public_url, scrubbed
-from loadgen.engine.probe import Probe, Probed
+from loadgen.engine.probe import Probe, Probed, base_urls
 from loadgen.engine.runner import Target
 from loadgen.engine.settings import Settings
 from loadgen.engine.transport import Transport
@@ -25,7 +27,22 @@ from loadgen.wire.timeline import decode
 
 _PATIENCE_S = 15.0  # for what is not a stream; the user's own limits may be shorter
 _TRIAL_PATIENCE_S = 30.0  # for a few tokens, after the first
+_KNOCK_S = 10.0  # for a connection to stand
 _CLOSE_WAIT_S = 0.03  # a server that closes after its answer has done so by then
+
+
+def knock(url: str) -> None:
+    """Connect to an endpoint and hang up, so that one that is down is told before another is measured for an hour.
+
+    Raises EndpointError where nothing takes the connection.
+    """
+    parts = urlsplit(base_urls(url)[0])
+    try:
+        socket.create_connection(
+            (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)), _KNOCK_S
+        ).close()
+    except OSError as bad:
+        raise EndpointError(f"cannot be reached: {bad.strerror or bad}", where=public_url(url), do="is it up?") from bad
 
 
 @dataclass(slots=True)

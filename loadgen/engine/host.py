@@ -21,6 +21,7 @@ from loadgen.errors import UsageError
 from loadgen.model import Exchange, Failure, Sink
 
 _SPARE_DESCRIPTORS = 64  # files, pipes, the epoll, standard streams
+_SHORT_QUERY = 12  # characters of a query's value that may be a key; a version or a flag is shorter
 _SHORTEST = 4  # characters of what is treated as a secret
 _PLAIN_FINISH = (None, "length", "stop")
 _PLAIN_HEADERS = {"accept", "content-type", "user-agent", "accept-language"}
@@ -98,6 +99,7 @@ class Secrets:
         found += [value.split(" ", 1)[1] for value in found if value.lower().startswith("bearer ")]
         parts = urlsplit(url if "://" in url else "//" + url)
         found += [parts.password] if parts.password else []
+        found += [value for pair in parts.query.split("&") if len(value := pair.partition("=")[2]) >= _SHORT_QUERY]
         found += [_password(value) for value in found if value.lower().startswith("basic ")]
         found += [form for value in found if len(value) >= _SHORTEST for form in _spellings(value)]
         # Longest first, so that "Bearer KEY" goes before KEY. A value of a few letters would blank out ordinary words.
@@ -152,7 +154,7 @@ def split_credentials(url: str) -> tuple[str, str]:
     """
     try:
         parts = urlsplit(url if "://" in url else "//" + url)
-        name, password = parts.username, parts.password
+        name, password, _ = parts.username, parts.password, parts.port
     except ValueError as bad:
         raise UsageError(f"is not a URL: {bad}", where=url) from bad
     if name is None and password is None:

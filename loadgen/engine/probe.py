@@ -93,31 +93,33 @@ class Probe:
 
     async def run(self, url: str, *, model: str | None, dialect: str | None, wanted: Features) -> Probed:
         """Find the endpoint and what it accepts; `wanted` holds what the user fixed. Raises EndpointError."""
-        bases = base_urls(url)
+        bases, query = base_urls(url), urlsplit(url.strip()).query
         async with aiohttp.ClientSession(
             headers=self._headers,
             connector=aiohttp.TCPConnector(ssl=ssl_context(self._security)),
             trust_env=self._security.trust_env,
             timeout=aiohttp.ClientTimeout(total=self._patience_s),
         ) as session:
-            base, listing = await self._find(session, bases)
+            base, listing = await self._find(session, bases, f"?{query}" if query else "")
             models = tuple(
                 entry["id"] for entry in listing if isinstance(entry.get("id"), str) and _sendable(entry["id"])
             )
             chosen = _choose(model, models, base)
             facts = await self._facts(session, base, listing, chosen)
-        target = Target(base, dialect or "chat", chosen, wanted)
+        target = Target(base, dialect or "chat", chosen, wanted, query)
         target = await self._settle(target, dialect is None, models)
         return replace(facts, target=target, models=models, trials=tuple(self._trials))
 
     # -- where --------------------------------------------------------------------------------------------------
 
-    async def _find(self, session: aiohttp.ClientSession, bases: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    async def _find(
+        self, session: aiohttp.ClientSession, bases: list[str], query: str
+    ) -> tuple[str, list[dict[str, Any]]]:
         deadline = asyncio.get_running_loop().time() + _LOADING_PATIENCE_S
         last = ""
         for base in bases:
             while True:
-                status, data = await self._get(session, base + "/models")
+                status, data = await self._get(session, f"{base}/models{query}")
                 if status != 503 or asyncio.get_running_loop().time() > deadline:
                     break
                 self._say(f"{base} answers 503 (loading?), waiting")
@@ -144,7 +146,8 @@ class Probe:
             ) from trouble
         except (aiohttp.ClientError, OSError, ValueError) as trouble:
             reason = " ".join(str(trouble).replace(" ssl:default", "").split()) or type(trouble).__name__
-            raise EndpointError(f"cannot be reached: {reason}", where=url, do="is the server up?") from trouble
+            do = _TLS_ADVICE if isinstance(trouble, aiohttp.ClientSSLError) else "is the server up?"
+            raise EndpointError(f"cannot be reached: {reason}", where=url, do=do) from trouble
         try:
             return response.status, json.loads(body)
         except (ValueError, RecursionError):
@@ -221,6 +224,7 @@ class Probe:
         return exchange
 
 
+_TLS_ADVICE = "give --ca FILE with its authority's certificate, or --insecure"
 _KEY_ADVICE = "give a key with --api-key-env VAR"
 
 
@@ -237,8 +241,8 @@ def _remedy(target: Target, message: str) -> Target | None:
 
 
 def _sendable(text: str) -> bool:
-    """Whether a name can be sent back: a lone surrogate cannot."""
-    return not any("\ud800" <= c <= "\udfff" for c in text)
+    """Whether a name is one: a lone surrogate cannot be sent back, and control characters would steer a terminal."""
+    return text.isprintable()
 
 
 def _choose(model: str | None, models: tuple[str, ...], base: str) -> str:

@@ -37,10 +37,11 @@ class Target:
     dialect: str
     model: str
     features: Features = field(default_factory=Features)
+    query: str = ""  # what the user's URL has behind its "?", sent with every request (a gateway's api-version)
 
     @property
     def url(self) -> str:
-        return self.base_url + DIALECTS[self.dialect].path
+        return self.base_url + DIALECTS[self.dialect].path + (f"?{self.query}" if self.query else "")
 
     def body(self, planned: PlannedRequest, history: tuple[Message, ...] = ()) -> bytes:
         return msgspec.json.encode(DIALECTS[self.dialect].body(planned, self.model, self.features, history))

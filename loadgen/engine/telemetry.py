@@ -68,8 +68,12 @@ def pages(
         if url == AUTO:
             continue
         whole = url if "://" in url else f"http://{url}"
-        parts = urlsplit(whole)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(whole)
+            odd = parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0
+        except ValueError:
+            odd = True
+        if odd:
             raise UsageError("not an http(s) URL", where=f"--metrics {url}", do="give a URL, auto or off")
         path = whole if parts.path.strip("/") else whole.rstrip("/") + "/metrics"
         found.append(Page(path, headers if _origin(whole) in origins else {}, security))

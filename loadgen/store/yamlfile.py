@@ -43,7 +43,7 @@ def parse_yaml(text: str, name: str, model: type[M]) -> M:
         raise UsageError(f"not YAML: {bad.problem}", where=where) from bad
     except RecursionError as bad:
         raise UsageError("is nested too deeply", where=name) from bad
-    except YAMLError as bad:
+    except (YAMLError, ValueError, TypeError) as bad:  # the latter from a tag, or a date, whose value is none
         raise UsageError(f"not YAML: {' '.join(str(bad).split())}", where=name) from bad
     if not isinstance(data, CommentedMap):
         raise UsageError("must hold keys and values, such as `name: chat`", where=f"{name}:1:1")

@@ -60,6 +60,7 @@ class Stream:
     done: bool = False
     error: str | None = None
     unparsable: int = 0
+    unparsed: bytes = b""  # the first event of those
     reasoning: bool = False
     tools: bool = False
     is_sse: bool = False  # False: one document, or no body at all
@@ -221,6 +222,7 @@ def _take(stream: Stream, event: Event, stamp: int, blind: int, piece: int) -> N
     values = _values(stream, data)
     if not values:
         stream.unparsable += 1
+        stream.unparsed = stream.unparsed or data
         if failed and stream.error is None:
             stream.error = one_line(data.decode("utf-8", "replace"), 400)
     for value in values:

@@ -125,8 +125,9 @@ def _failure(capture: Capture, stream: Stream, counts: Counts) -> Failure | None
     if _is_document(stream):
         return _document_failure(stream, counts)
     if not counts.events:
-        if stream.unparsable and not said_end:
-            return Failure("protocol", f"{stream.unparsable} events, none of which could be parsed")
+        if stream.unparsable and not stream.seen:
+            reason = f"{stream.unparsable} events, none of which could be parsed: {readable(stream.unparsed)}"
+            return Failure("protocol", reason[:MAX_REASON])
         if (stream.seen or not capture.complete) and not (said_end or stream.finished):
             return Failure("truncated", "the stream ended before the first token")
         return Failure("empty", "the stream ended without an output token")
