@@ -349,7 +349,7 @@ def test_every_example_runs(endpoint: str, tmp_path: Path, path: Path) -> None:
     """Against the embedded endpoint, cut to a few requests; conversations without their pauses."""
     for file in (file for file in EXAMPLES.iterdir() if file.is_file()):
         text = file.read_text(encoding="utf-8").replace("http://127.0.0.1:8000/v1", endpoint)
-        text = text.replace("http://127.0.0.1:8001/v1", endpoint)
+        text = text.replace("http://127.0.0.1:8001/v1", endpoint.replace("127.0.0.1", "localhost"))
         text = text.replace("lognormal:5000±4000", "10").replace("lognormal:800±1500,10..20000", "10")
         (tmp_path / file.name).write_text(text, encoding="utf-8")
     flags = ["--requests", "6", "--warmup", "1", "--no-report", "-o", str(tmp_path / "run"), *_SHORT.get(path.stem, [])]

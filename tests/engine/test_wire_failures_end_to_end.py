@@ -131,6 +131,9 @@ NOTHING = {
         stream(ROLE, FINISH, bill(used(0)), DONE), "empty", "without an output token", end="done"
     ),
     "only comments": Fails(stream(b": wait\n\n", b": wait\n\n"), "empty", "without an output token", end="eof"),
+    "what is no JSON, then [DONE]": Fails(
+        stream(b"data: {nope\n\n", DONE), "protocol", "could be parsed: {nope", end="done", flags=("unparsable",)
+    ),
     "only what is no JSON": Fails(
         stream(b"data: oops\n\n", b"data: {\n\n"),
         "protocol",
