@@ -206,7 +206,7 @@ def doubts(a: Cell, b: Cell, metric: Metric, conditions: Sequence[Condition]) ->
         if codes:
             return f"the measurement of {which} is INVALID ({', '.join(codes)})"
     unlike = [one for one in conditions if one.withholds == ALL or metric.name in one.withholds]
-    return "; ".join(f"{one.what}: {one.base} against {one.other}" for one in unlike)
+    return "; ".join(f"{one.what}: {one.words}" for one in unlike)
 
 
 def _survivors(a: Cell, b: Cell, metric: Metric, verdict: Verdict) -> str:

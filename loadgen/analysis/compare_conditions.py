@@ -20,7 +20,7 @@ from loadgen.analysis.compare_sides import Cell, Side
 from loadgen.analysis.measured import Measured
 from loadgen.model import RunInfo
 
-Kind = Literal["refused", "unlike", "unknown", "subject"]
+Kind = Literal["refused", "unlike", "both", "unknown", "subject"]
 Likeness = Literal["alike", "unlike", "unknown"]
 
 ALL = ("*",)
@@ -33,7 +33,8 @@ _RTT_OFF_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition that is not the same on both sides. `withholds`: metrics without a verdict because of it."""
+    """One condition that is not the same on both sides, or (`both`) is, and is bad for either. `withholds`: metrics
+    without a verdict because of it."""
 
     kind: Kind
     what: str
@@ -41,6 +42,16 @@ class Condition:
     other: str
     cell: str = ""  # "": of the whole run
     withholds: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """`3 against 4`; what is the same on both sides is said once."""
+        return self.base if self.base == self.other else f"{self.base} against {self.other}"
+
+
+def _unlike(what: str, base: str, other: str, cell: str = "") -> Condition:
+    """Something that harms a measurement, whether the sides differ in it or share it."""
+    return Condition("both" if base == other else "unlike", what, base, other, cell)
 
 
 def likeness(conditions: Sequence[Condition]) -> Likeness:
@@ -108,7 +119,7 @@ def of_runs(base: Side, other: Side) -> list[Condition]:
     found = [Condition("unlike", *one) for one in measured]
     verdicts = base.summary.verdict, other.summary.verdict
     if "invalid" in verdicts:
-        found.append(Condition("unlike", "verdict on the measurement", *verdicts))
+        found.append(_unlike("verdict on the measurement", *verdicts))
     subject = ((name, text(fact(a)), text(fact(b))) for name, fact in _SUBJECT if fact(a) != fact(b))
     return [
         *found,
@@ -128,7 +139,7 @@ def _foreign(side: Side) -> Condition:
 def _status(a: RunInfo, b: RunInfo) -> Iterator[Condition]:
     """Two runs that both ended early are alike in that, and still not whole."""
     if a.status == b.status and a.status != "complete":
-        yield Condition("unlike", "state of the run", a.status, b.status)
+        yield _unlike("state of the run", a.status, b.status)
 
 
 def _network(a: RunInfo, b: RunInfo) -> Iterator[Condition]:
@@ -143,7 +154,7 @@ def _busy(a: RunInfo, b: RunInfo) -> Iterator[Condition]:
     known = [(x, n) for x, n in loads if isinstance(x, int | float) and isinstance(n, int | float)]
     if any(x > n for x, n in known) and len(known) == 2:
         words = [f"load {x:.3g} on {n:g} cores" for x, n in known]
-        yield Condition("unlike", "other work on the client's machine", words[0], words[1])
+        yield _unlike("other work on the client's machine", words[0], words[1])
 
 
 def _unknown(a: RunInfo, b: RunInfo) -> Iterator[Condition]:
@@ -229,7 +240,7 @@ def _window(a: Cell, b: Cell) -> Iterator[Condition]:
         words = ["a number of requests" if info.duration_ns is None else "a time" for info in (x, y)]
         yield Condition("unlike", "length of the stage given by", words[0], words[1], a.name)
     if x.stopped or y.stopped:
-        yield Condition("unlike", "stage stopped early", x.stopped or "no", y.stopped or "no", a.name)
+        yield _unlike("stage stopped early", x.stopped or "no", y.stopped or "no", a.name)
 
 
 def _asked_in_spec(side: Side, cell: Cell) -> list[dict[str, Any]] | None:

@@ -90,9 +90,7 @@ def _unlike(matrix: Matrix) -> Iterator[Finding]:
     for one in matrix.versus:
         unlike = [c for c in one.all_conditions if c.kind in ("refused", "unlike")]
         if unlike:
-            told = "; ".join(
-                f"{c.what}{f' of {c.cell}' if c.cell else ''}: {c.base} against {c.other}" for c in unlike[:_SHOWN]
-            )
+            told = "; ".join(f"{c.what}{f' of {c.cell}' if c.cell else ''}: {c.words}" for c in unlike[:_SHOWN])
             more = f"; and {len(unlike) - _SHOWN} more" if len(unlike) > _SHOWN else ""
             text = f"{one.other.name} and {one.base.name} were not measured alike: {told}{more}"
             yield Finding("questionable", "unlike", text, float(len(unlike)), "read what differs before the figures")

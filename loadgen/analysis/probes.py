@@ -26,7 +26,10 @@ _FEWEST = 100
 _MOST = 20_000
 _CURABLE = {"too_few_samples", "concurrency_not_reached"}  # findings that more requests take away
 # Findings that say that the client, not the server, was the limit: nothing is decided then, and longer does not help.
-_CLIENT = {"client_delay", "send_delay", "loop_lag", "client_cpu", "clock_error", "workers_lost", "rate_not_reached"}
+_CLIENT = {
+    "client_delay", "send_delay", "loop_lag", "client_cpu", "clock_error", "shared_receives", "workers_lost",
+    "rate_not_reached",
+}  # fmt: skip
 _ORDER: tuple[SloOutcome, ...] = ("fail", "undecidable", "pass")
 
 

@@ -12,7 +12,9 @@ two ends, the next load is the geometric middle; without an upper (lower) end it
 that could not be decided is repeated, longer by as much as its interval is too wide. The search ends when the two sides
 of the bracket are within the precision, or for whole numbers neighbours. A load that breaks although a higher one is
 kept is tried once more, longer; if it breaks again, the answer lies below it, and that the verdicts are not in order is
-said.
+said. A load whose measurement is INVALID is *blind*: nothing is known of the server there. It is measured once more; if
+that is no better, the search goes on below it, and at last tries the next load above. An answer with a blind load
+beside it is not decided: nobody saw the server break the SLO.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ _DIGITS = 4  # of a load
 _PER_USER = 4
 _ANSWERS = 40  # that a forecast plays
 _SETTLED = 4.0  # first lengths: what has not settled in so many is not sustained
+_TRIES = 2  # of a load whose measurement is INVALID
 _HOPELESS = 4  # a probe that would have to be so many times longer than the longest is not repeated
 
 Ending = Literal["found", "all", "none", "open"]
@@ -40,8 +43,8 @@ Ending = Literal["found", "all", "none", "open"]
 class Probe:
     """One stage of the search. `length` counts first lengths (2: twice as many requests). The objective that decided
     observed `observed` with the one-sided 95 % bounds `low` and `high` against `bound`, SI; None is n/a.
-    `final`: a longer probe would not change it (the client was the limit). `rising`: undecided only because it had not
-    settled."""
+    `final`: the measurement is INVALID, and a longer probe would not change it (the client was the limit).
+    `rising`: undecided only because it had not settled."""
 
     load: float
     verdict: SloOutcome
@@ -94,7 +97,8 @@ class NextProbe:
 @dataclass(frozen=True, slots=True)
 class Found:
     """The end. `kept` is the highest load that keeps the SLO, `broken` the lowest that does not (None: there is none).
-    `ending`: found; all (the whole range keeps it); none (nothing does); open (a limit of the search ended it)."""
+    `ending`: found; all (the whole range keeps it); none (nothing does); open (a limit of the search ended it, or a
+    load that could not be measured)."""
 
     kept: float | None
     broken: float | None
@@ -106,7 +110,7 @@ def decide(probes: Sequence[Probe], search: Search) -> NextProbe | Found:
     """What to do after these probes, in the order in which they were made."""
     last = _strongest(probes)
     kept, broken = _bracket(last)
-    wanted = _wanted(last, kept, broken, search)
+    wanted = _again(probes, last) or _wanted(last, kept, broken, search)
     if isinstance(wanted, Found):
         return wanted
     spent = _spent(probes, wanted, search)
@@ -164,7 +168,26 @@ def _bracket(last: dict[float, Probe]) -> tuple[float | None, float | None]:
 
 
 def _is_broken(probe: Probe) -> bool:
-    return probe.verdict == "fail" or (probe.verdict == "undecidable" and _longer(probe) is None)
+    undecided = probe.verdict == "undecidable" and not _is_blind(probe) and _longer(probe) is None
+    return probe.verdict == "fail" or undecided
+
+
+def _is_blind(probe: Probe) -> bool:
+    return probe.verdict == "undecidable" and probe.final
+
+
+def _blind(last: dict[float, Probe], kept: float | None, broken: float | None) -> list[float]:
+    """Loads inside the bracket of which nothing is known, ascending."""
+    above, below = kept or 0.0, math.inf if broken is None else broken
+    return sorted(load for load, probe in last.items() if _is_blind(probe) and above < load < below)
+
+
+def _again(probes: Sequence[Probe], last: dict[float, Probe]) -> NextProbe | None:
+    """A load whose first measurement was INVALID, once more: what disturbed the client may be over."""
+    for load, probe in last.items():
+        if _is_blind(probe) and sum(one.load == load and one.final for one in probes) < _TRIES:
+            return NextProbe(load, probe.length, f"{load:g} could not be decided ({probe.why}): once more")
+    return None
 
 
 def _longer(probe: Probe) -> float | None:
@@ -199,10 +222,24 @@ def _wanted(last: dict[float, Probe], kept: float | None, broken: float | None, 
         above = [load for load, probe in last.items() if probe.verdict == "pass" and load > broken]
         if above and last[broken].verdict == "fail" and last[broken].length < 2:
             return NextProbe(broken, 2.0, f"{broken:g} breaks the SLO although {min(above):g} keeps it: once more")
-    untried = _next_load(kept, broken, search)
+    blind = _blind(last, kept, broken)
+    untried = _next_load(kept, blind[0] if blind else broken, search)
+    if untried is None and blind:
+        untried = _above(blind, broken, search)
     if untried is None:
-        return _end(last, kept, broken, search)
+        return _blind_end(last[blind[0]], kept, broken) if blind else _end(last, kept, broken, search)
     return NextProbe(untried, 1.0, _between(kept, broken))
+
+
+def _above(blind: list[float], broken: float | None, search: Search) -> float | None:
+    """The load next above the lowest blind one; None where it is known already, or outside of the range."""
+    load = blind[0] + 1.0 if search.whole else _rounded(blind[0] * (1.0 + search.precision), search)
+    known = min([*blind[1:], math.inf if broken is None else broken])
+    return load if load < known and (search.high is None or load <= search.high) else None
+
+
+def _blind_end(probe: Probe, kept: float | None, broken: float | None) -> Found:
+    return Found(kept, broken, "open", "; ".join(filter(None, (_doubt(probe), _sides(kept, broken)))))
 
 
 def _next_load(kept: float | None, broken: float | None, search: Search) -> float | None:
@@ -255,8 +292,10 @@ def _doubt(probe: Probe) -> str:
 
 
 def _between(kept: float | None, broken: float | None) -> str:
-    if kept is None and broken is None:
-        return "nothing is known yet"
+    return _sides(kept, broken) or "nothing is known yet"
+
+
+def _sides(kept: float | None, broken: float | None) -> str:
     sides = [f"{kept:g} keeps the SLO"] if kept is not None else []
     sides += [f"{broken:g} does not"] if broken is not None else []
     return ", ".join(sides)

@@ -63,8 +63,11 @@ CARRIED = "the fit was made elsewhere ({where}); its efficiencies are carried ov
 @click.option("--swing", default=0.0, show_default=True, type=Number(0, 1), help="Day: rate x (1 ± swing).")
 @click.option("--seed", default=0, show_default=True, type=SEEDS)
 @click.option("--format", "form", default="text", type=click.Choice(["text", "json"]), show_default=True)
-def command(form: str, **flags: Any) -> None:
-    """Plan how many GPUs keep the limits at a rate, and what that costs."""
+def command(form: str, **flags: Any) -> int:
+    """Plan how many GPUs keep the limits at a rate, and what that costs.
+
+    Exit code 1: none of the GPUs keeps them.
+    """
     from loadgen.cli.stages import mix_from
     from loadgen.roofline.capacity import Mix, simulate_day
 
@@ -90,6 +93,7 @@ def command(form: str, **flags: Any) -> None:
         click.echo(json.dumps(told, indent=2, allow_nan=False, ensure_ascii=False))
     else:
         click.echo("\n".join([*_text(rows, left_out, targets), basis.text, BASIS]))
+    return 0 if plans else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +172,9 @@ def _plans(
     left_out: list[str] = []
     for where in deployments:
         name = f"{where.gpus} x {where.gpu.name}"
+        if where.shape.heads % where.gpus:
+            left_out.append(f"{name}: {where.shape.heads} attention heads cannot be divided among {where.gpus} GPUs")
+            continue
         found: list[Capacity] = []
         try:
             for cap in caps:
@@ -210,8 +217,7 @@ def _deployments(flags: dict[str, Any], measured: Measured | None) -> Iterator[D
         else:
             choice = fitted.dtypes
         for count in _integers(flags["gpus"], "--gpus"):
-            if shape.heads % count == 0:
-                yield Deployment(gpu, count, shape, choice)
+            yield Deployment(gpu, count, shape, choice)
 
 
 def read_targets(expressions: Sequence[str]) -> tuple[Target, ...]:
@@ -291,6 +297,11 @@ def _name(target: Target) -> str:
 
 
 def _text(rows: list[dict[str, Any]], left_out: list[str], targets: Sequence[Target]) -> list[str]:
+    if not rows:
+        from loadgen.analysis.numbers import quantity
+
+        limits = ", ".join(f"{_name(target)} < {quantity(target.limit_s, 's')}" for target in targets)
+        return [f"No plan: nothing that was asked for keeps {limits}.", *(f"left out: {reason}" for reason in left_out)]
     header = ["GPU", "per replica", "replicas", "GPUs", "batch cap", "req/s/replica", *map(_name, targets)]
     header += ["goodput/s", "$/hour", "$/M output tokens"]
     table = [header]

@@ -47,7 +47,8 @@ def command(ctx: click.Context, /, url: str, dump_spec: bool, **given: Any) -> i
     """Find the highest --rate LO..HI (or --concurrency LO..HI) at which the endpoint at URL keeps every --slo.
 
     Each probe is a stage of a run; --requests or --duration is the length of a first one, which grows where a verdict
-    needs more. Exit code 0: found. 1: even the lowest load breaks the SLO. 3: a limit, or too little data, ended it.
+    needs more. Exit code 0: found. 1: even the lowest load breaks the SLO. 3: a limit, too little data, or an INVALID
+    measurement ended it.
     """
     from loadgen.cli import spec, values
     from loadgen.cli.measure import measure, say

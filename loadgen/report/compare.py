@@ -43,7 +43,7 @@ def compare_runs(
         redact: leave out addresses, names and notes; runs are then called by their number.
 
     Raises:
-        UsageError: fewer than two paths, or an expression that cannot be read or names no cell.
+        UsageError: fewer than two paths, the same run twice, or an expression that cannot be read or names no cell.
         StorageError: a run cannot be read.
     """
     if len(paths) < 2:
@@ -51,6 +51,7 @@ def compare_runs(
     gates = parse(fail_on)  # a mistake is told before a large run is read
     names = [f"run {number}" for number in range(1, len(paths) + 1)] if redact else _names(paths)
     sides = [_side(name, path, redact) for name, path in zip(names, paths, strict=True)]
+    _check_apart(paths, sides)
     versus = compare(sides[0], sides[1:], between)
     given = tuple(prices) or (None,) * len(paths)
     known = tuple(price_of(side) if price is None else price for side, price in zip(sides, given, strict=True))
@@ -64,14 +65,26 @@ def _side(name: str, path: Path, redact: bool) -> Side:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """The folders' own names, as much of their paths as tells them apart; one path given twice is numbered."""
+    """The folders' own names, as much of their paths as tells them apart; of one folder, its whole path."""
     parts = [path.resolve().parts for path in paths]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(one[-depth:]) for one in parts]
         if len(set(names)) == len(names):
             return names
-    last = [one[-1] for one in parts]
-    return [name if last.count(name) == 1 else f"{name} ({i + 1})" for i, name in enumerate(last)]
+    return [str(path) for path in paths]
+
+
+def _check_apart(paths: Sequence[Path], sides: Sequence[Side]) -> None:
+    """A gate that holds a run against itself, or against a copy of it, passes whatever the server does."""
+    seen: dict[object, Path] = {}
+    for path, side in zip(paths, sides, strict=True):
+        info = None if side.summary is None else side.summary.info
+        keys: list[object] = [path.resolve(), *([(info.run_id, info.nonce)] if info is not None and info.nonce else [])]
+        first = next((seen[key] for key in keys if key in seen), None)
+        if first is not None:
+            what = "is given twice" if first == path else f"is the same run as {first}"
+            raise UsageError(f"{what}: a comparison needs two measurements", where=str(path))
+        seen |= dict.fromkeys(keys, path)
 
 
 def render(comparison: Comparison, fmt: str) -> str:

@@ -35,6 +35,7 @@ _MOST_CHANGED = 24  # figures listed in a comment
 KINDS = {
     "refused": "not compared",
     "unlike": "measured differently",
+    "both": "on both sides",
     "unknown": "not known",
     "subject": "what is compared",
 }
@@ -236,6 +237,7 @@ def _condition(one: Condition) -> dict[str, str]:
     return {
         "kind": one.kind,
         "kind_words": KINDS[one.kind],
+        "words": one.words,
         "what": one.what,
         "cell": one.cell,
         "base": one.base,

@@ -25,9 +25,9 @@ def _lines(shown: dict[str, Any]) -> Iterator[str]:
         for c in one["conditions"]:
             where = f" of {c['cell']}" if c["cell"] else ""
             withheld = f": no verdict on {c['withholds']}" if c["withholds"] not in ("", "all") else ""
-            yield f"  {c['kind_words']}: {c['what']}{where}: {c['base']} against {c['other']}{withheld}"
+            yield f"  {c['kind_words']}: {c['what']}{where}: {c['words']}{withheld}"
         for c in one["subject"]:
-            yield f"  {c['kind_words']}: {c['what']}: {c['base']} against {c['other']}"
+            yield f"  {c['kind_words']}: {c['what']}: {c['words']}"
         yield from _tables(shown, number)
     yield from _costs(shown)
     for row in shown["unmatched"]:

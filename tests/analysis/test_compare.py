@@ -322,6 +322,14 @@ def test_how_it_was_measured_must_be_alike(changed: dict[str, Any], what: str) -
     assert row(found, "tpot").verdict == "no difference shown"
 
 
+def test_what_is_bad_on_both_sides_alike_is_no_difference() -> None:
+    busy = {"load_average_1m": 5.35, "cores": 2}
+    found = versus(*(side(name, BASE, endpoint=KNOWN, host=busy, status="interrupted") for name in "ab"))
+    assert kinds(found) == {"state of the run": "both", "other work on the client's machine": "both"}
+    assert {one.words for one in found.conditions} == {"interrupted", "load 5.35 on 2 cores"}
+    assert found.likeness == "alike"
+
+
 def test_what_is_compared_may_differ_and_is_listed() -> None:
     other = KNOWN | {"version": "2.0", "model": "other", "provenance": {"version": {"version": "2.0"}}}
     found = versus(side("a", BASE, endpoint=KNOWN), side("b", BASE, endpoint=other))

@@ -69,7 +69,12 @@ UP = Search(whole=True, low=2.0, requests=400)
         (RATE, [unsure(8), passed(8, length=2.0)], 22.63, 1),  # the longer one counts
         (RATE, [passed(8), failed(8, length=2.0)], 2.828, 1),
         (RATE, [unsure(8, length=8.0)], 2.828, 1),  # the longest did not decide: it counts as broken
-        (RATE, [unsure(8, final=True)], 2.828, 1),
+        (RATE, [unsure(8, final=True)], 8, 1),  # INVALID: once more ...
+        (RATE, [unsure(8, final=True), passed(8)], 22.63, 1),
+        (RATE, [unsure(8, final=True)] * 2, 2.828, 1),  # ... then below it ...
+        (USERS, [passed(5), *[unsure(6, final=True)] * 2], 7, 1),  # ... and its neighbour above
+        (USERS, [passed(5), *[unsure(6, final=True)] * 2, passed(7)], 21, 1),
+        (RATE, [passed(8), *[unsure(8.2, final=True)] * 2], 8.61, 1),
         (RATE, [unsure(8, rising=True)], 8, 4),
         (RATE, [unsure(8, rising=True, length=4.0)], 2.828, 1),
         (RATE, [unsure(8, observed=0.999, bound=1.0, low=0.7, high=1.4)], 2.828, 1),  # no length would do
@@ -90,7 +95,11 @@ def test_the_next_load(search: Search, probes: list[Probe], load: float, length:
         (USERS, [passed(8), failed(9)], 8, 9, "found", "9 breaks"),
         (RATE, [passed(64)], 64, None, "all", "highest"),
         (RATE, [failed(1)], None, 1, "none", "lowest"),
-        (RATE, [unsure(1, final=True)], None, 1, "open", "could not be decided"),
+        (replace(RATE, high=1.0), [unsure(1, final=True)] * 2, None, None, "open", "1 could not be decided"),
+        (USERS, [passed(5), *[unsure(6, final=True)] * 2, *[unsure(7, final=True)] * 2], 5, None, "open", "6 could"),
+        (USERS, [passed(5), *[unsure(6, final=True)] * 2, failed(7)], 5, 7, "open", "5 keeps the SLO, 7 does not"),
+        (replace(USERS, high=6.0), [passed(5), *[unsure(6, final=True)] * 2], 5, None, "open", "6 could not be"),
+        (RATE, [*[unsure(8, final=True)] * 2, passed(64)], 64, None, "all", "highest"),
         (RATE, [passed(8), unsure(8.4, length=8.0)], 8, 8.4, "found", "8.4 could not be decided (the limit lies"),
         (RATE, [passed(7.8), failed(8), failed(8, length=2.0), passed(16)], 7.8, 8, "found", "not in order: 16"),
         (Search(whole=True, requests=9), [failed(1)], None, 1, "none", "lowest"),

@@ -131,6 +131,8 @@ def test_a_redacted_comparison_names_nobody(runs: Path, capsys: pytest.CaptureFi
     [
         (["{runs}/base"], "needs two runs"),
         (["{runs}/base", "{runs}/nowhere"], "no such folder"),
+        (["{runs}/base", "{runs}/base", "--fail-on", "p99(ttft) worse by 5%"], "base: is given twice"),
+        (["{runs}/base", "{runs}/same", "{runs}/../{runs.name}/same"], "is the same run as"),
         (["{runs}/base", "{runs}/same", "--price-per-gpu-hour", "1,2,3"], "3 prices for 2 runs"),
         (["{runs}/base", "{runs}/same", "--price-per-gpu-hour", "-1"], "above 0"),
         (["{runs}/base", "{runs}/same", "--price-per-gpu-hour", "cheap"], "is no price"),
@@ -151,7 +153,6 @@ def test_names_are_as_long_as_they_have_to_be(runs: Path, tmp_path: Path) -> Non
     twin = synthetic.write_run(tmp_path / "other" / "base", *synthetic.build((CASE,), 2))
     assert [side.name for side in compare_runs([runs / "base", runs / "same"]).sides] == ["base", "same"]
     assert [side.name for side in compare_runs([runs / "base", twin]).sides] == [f"{runs.name}/base", "other/base"]
-    assert [side.name for side in compare_runs([twin, twin]).sides] == ["base (1)", "base (2)"]
     with pytest.raises(UsageError):
         compare_runs([twin])
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from loadgen.cli import cli
+from loadgen.cli import cli, main
 from loadgen.cli import fit as command
 from loadgen.errors import UsageError
 from loadgen.report.fitjson import plain as json_plain
@@ -104,6 +104,15 @@ def test_a_plan_from_a_fit_is_that_of_the_engine_which_was_measured(fitted: dict
         assert (plan["gpu"], plan["unvalidated"]) == ("H100-SXM", [])
         rates.append(plan["replica_rate_per_s"])
     assert rates[0] == pytest.approx(rates[1], rel=0.1)
+
+
+def test_a_plan_that_nothing_keeps_is_a_sentence_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["plan-capacity", "--rate", "5", "--slo", "p99(ttft)<1us", "--gpus", "1,7"])
+    told = capsys.readouterr().out
+    assert stop.value.code == 1
+    assert told.startswith("No plan: nothing that was asked for keeps p99(ttft) < 1.00 µs.")
+    assert "7 x H100-SXM: 32 attention heads cannot be divided" in told
 
 
 def test_the_json_has_the_keys_that_users_script_against(fitted: dict[str, Any]) -> None:
