@@ -39,12 +39,14 @@ COMPARED: tuple[tuple[str, str], ...] = (
     ("requests_per_s", "rate"),
     ("goodput", "rate"),
     ("error_rate", "rate"),
+    ("guard_right", "rate"),
 )
-_IF_ANY = ("goodput",)  # left out where neither side has it
+_IF_ANY = ("goodput", "guard_right")  # left out where neither side has it
 VERDICTS_PER_CELL = sum(name not in _IF_ANY for name, _ in COMPARED)
 _LOST = 0.01  # share of requests by which a side may have lost more than the other and its latencies still be compared
 # Findings that say that requests failed: they take nothing from a comparison of how many did.
 _OF_FAILURES = ("all_failed", "errors")
+_UNTIMED = ("guard_right",)  # figures that no mistake of a time can touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ def doubts(a: Cell, b: Cell, metric: Metric, conditions: Sequence[Condition]) ->
     """Why no verdict on this metric may be given, whatever the figures say; "" where one may."""
     for which, cell in (("the baseline", a), ("this run", b)):
         codes = [code for code in cell.invalid if metric.name not in SHARES or code not in _OF_FAILURES]
-        if codes:
+        if codes and metric.name not in _UNTIMED:
             return f"the measurement of {which} is INVALID ({', '.join(codes)})"
     unlike = [one for one in conditions if one.withholds == ALL or metric.name in one.withholds]
     return "; ".join(f"{one.what}: {one.words}" for one in unlike)

@@ -32,7 +32,11 @@ MIN_VALUES = 5  # fewer tell nothing of their own spread
 _BINS = 1024  # of a resampled percentile
 _RESAMPLERS = Resampler((0,)), Resampler((1,))  # one for each side, so that chance does not pair them
 _ONE_SIGMA = float(special.ndtr(-1.0))
-SHARES = ("error_rate", "slo_attainment")  # compared by their difference: a ratio to no failure at all says nothing
+SHARES = (
+    "error_rate",
+    "slo_attainment",
+    "guard_right",
+)  # compared by their difference: a ratio to no failure at all says nothing
 
 
 class Contrast(Protocol):

@@ -96,6 +96,9 @@ def sentence(one: Versus) -> str:
             pair, row = max(changed, key=lambda both: _size(both[1]))
             figure = f"{label(row.metric, row.stat)} of {pair.name}, {change(row.change, row.is_share)}"
             text += f" Most {_FOR[verdict]}: {figure}."
+    wrong = next((row for _, row in rows if (row.metric, row.verdict) == ("guard_right", "worse")), None)
+    if wrong is not None and wrong.base is not None and wrong.other is not None:
+        text += f" Fewer answers are right: {wrong.other:.0%} of the checkable questions against {wrong.base:.0%}."
     return text
 
 
