@@ -164,6 +164,9 @@ def _decide(
 ) -> Decision:
     what = meant(gate.metric.name, pair.base)
     result = replace(_undecided(gate, versus, pair.name, ""), metric=what.name, bound=_bound(gate, what))
+    unsent = _nothing_sent(pair)
+    if any(cell.measured is not None and not cell.measured.window.offered for cell in (pair.base, pair.other)):
+        return replace(result, why=unsent)
     lost = pair.base.lost, pair.other.lost
     q = quantile_of(gate.stat)
     ranks = (0.0, 0.0)
@@ -171,7 +174,7 @@ def _decide(
         if q is None or what.of == "gap":
             if max(lost) > 0.0 and not limited:
                 text = "requests failed and gave no value: limit error_rate too, or a percentile, which counts them"
-                return replace(result, why=text)
+                return replace(result, why=unsent or text)
         else:
             ranks = lost
             if found := _infinite(result, pair, q):
@@ -195,6 +198,14 @@ _WHY: dict[SloOutcome, str] = {
     "pass": "the unfavourable 95 % bound is within the limit",
     "undecidable": "the limit lies inside the 95 % interval: measure longer (loadgen plan --detect)",
 }
+
+
+def _nothing_sent(pair: Pair) -> str:
+    """What to say of a cell none of whose requests was sent; "" where both sides have some."""
+    for which, cell in (("baseline", pair.base), ("run", pair.other)):
+        if cell.measured is not None and not len(cell.measured.window.rows):
+            return f"no request of the {which} was sent in its window: there is nothing to compare"
+    return ""
 
 
 def _infinite(result: Decision, pair: Pair, q: float) -> Decision | None:

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loadgen.cli.values import FORM_HELP, read_form
 from loadgen.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.report.comparison import Comparison
-
-_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 
 
 @click.command("compare")
@@ -44,7 +43,7 @@ _SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
     "--format",
     "form",
     type=click.Choice(["text", "html", "md", "json"]),
-    help="[default: by the suffix of -o; text on the terminal]",
+    help=FORM_HELP,
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
 @click.option("--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write JUnit XML.")
@@ -78,6 +77,7 @@ def command(
     for file in (output, junit):
         if file is not None and any(is_part_of_run(file, run) or file.resolve() == run.resolve() for run in runs):
             raise UsageError("is what is compared", where=str(file), do="give another file")
+    chosen = read_form(form, output)
     comparison = compare_runs(
         runs,
         fail_on,
@@ -87,7 +87,6 @@ def command(
     )
     if junit is not None:
         write_junit(comparison, junit)
-    chosen = form or ("text" if output is None else _SUFFIXES.get(output.suffix.lower(), "text"))
     if output is not None:
         click.echo(write(output, render(comparison, chosen)))
     else:

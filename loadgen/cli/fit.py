@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.values import FORM_HELP, read_form
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ LEAST = 3  # cells, of which a fit is made
 )
 @click.option("--no-priors", is_flag=True, help="Without the priors from kernel tables.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Fixes the bootstrap.")
-@click.option("--format", "form", default="text", show_default=True, type=click.Choice(["text", "json", "md", "html"]))
+@click.option("--format", "form", type=click.Choice(["text", "json", "md", "html"]), help=FORM_HELP)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
-def command(inputs: tuple[Path, ...], form: str, output: Path | None, **flags: Any) -> None:
+def command(inputs: tuple[Path, ...], form: str | None, output: Path | None, **flags: Any) -> None:
     """Fit a serving engine to measured cells: parameters with intervals, what limits it, and what would help.
 
     The cells come from runs (best: `loadgen run URL --profile roofline`), a TABLE.csv, or result files of vLLM bench,
@@ -66,6 +67,7 @@ def command(inputs: tuple[Path, ...], form: str, output: Path | None, **flags: A
     fitted by itself; several files are taken as one engine on several deployments. Without GPU and model black-box
     constants are fitted (those that `predict --constants` takes).
     """
+    form = read_form(form, output)
     accounts, notes = _accounts(inputs, flags)
     _keep(inputs, accounts)
     text = _rendered(accounts, notes, form)
@@ -181,10 +183,10 @@ def _cells(inputs: Sequence[Path], known: Known) -> tuple[list[Cell], list[str]]
         found = read_cells(path, known)
         cells += found.cells
         notes += found.notes
-    if known.gpu is not None and all(cell.deployment is None for cell in cells):
-        notes.append("the model is not known: black-box constants are fitted; name it with --shape")
-    elif known.shape is not None and all(cell.deployment is None for cell in cells):
-        notes.append("the GPU is not known: black-box constants are fitted; name it with --gpu")
+    if (known.gpu or known.shape) and all(cell.deployment is None for cell in cells):
+        flag, what, lacking = ("--gpu", "model", "--shape") if known.gpu else ("--shape", "GPU", "--gpu")
+        do = f"give {lacking}, too, or leave {flag} out to fit black-box constants"
+        raise UsageError(f"says nothing where the {what} is not known", where=flag, do=do)
     return cells, list(dict.fromkeys(notes))
 
 

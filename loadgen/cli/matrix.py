@@ -62,6 +62,8 @@ def _begun(matrix: Matrix, resume: Path | None, output: Path | None, dry_run: bo
     from loadgen.store.runfile import unique_run_path
 
     now = datetime.datetime.now(datetime.UTC)
+    if resume is not None and output is not None:
+        raise UsageError("a matrix goes on in its own folder", where="-o", do="leave it out beside --resume")
     if resume is not None:
         return resume, resumed_record(read_matrix(resume), matrix, str(resume))
     record = new_record(matrix, now.isoformat(timespec="seconds"), sys.argv)

@@ -125,9 +125,11 @@ def check(matrix: Matrix, where: str) -> None:
     from loadgen.cli import values
     from loadgen.cli.options import settings_from
     from loadgen.cli.stages import stages_from
+    from loadgen.engine.probe import base_urls
 
     for setting in matrix.settings:
         try:
+            base_urls(setting.url_at(setting.port or 1))
             values.check(setting.given)
             stages_from(setting.given)
             settings_from(setting.url_at(setting.port or 1), setting.given)

@@ -69,6 +69,11 @@ def resumed_record(old: MatrixRecord, matrix: Matrix, where: str) -> MatrixRecor
         raise UsageError(
             f"was made with another spec: {what} differ", where=f"--resume {where}", do="give its own spec"
         )
+    lost = [visit for visit in old.visits if visit.round > matrix.repeats and visit.state != "waiting"]
+    if lost:
+        most = max(visit.round for visit in lost)
+        what = f"has runs of {most} rounds, of which repeats {matrix.repeats} would leave out {len(lost)} visits"
+        raise UsageError(what, where=f"--resume {where}", do=f"ask for {most} repeats or more")
     known = {(visit.round, visit.setting): visit for visit in old.visits}
     old.visits = [known.get((visit.round, visit.setting), visit) for visit in asked.visits]
     old.repeats, old.slo, old.status = asked.repeats, asked.slo, "running"

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -20,6 +21,8 @@ from loadgen.errors import UsageError
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name, RFC 9110
 _RANGE = re.compile(r"(\d+(?:\.\d+)?)\.\.(\d+(?:\.\d+)?)")
 _FRAMING = {"content-length", "transfer-encoding", "connection", "host", "content-type"}
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text", "": "text"}
+FORM_HELP = "[default: by the suffix of -o; text on the terminal]"
 SEEDS = click.IntRange(0, (1 << 63) - 1)
 
 
@@ -135,6 +138,17 @@ def read_weights(text: str) -> list[float]:
     if not all(0 < weight < math.inf for weight in weights):
         raise UsageError("weights must be above 0", where=f"--mix {text}")
     return weights
+
+
+def read_form(form: str | None, output: Path | None) -> str:
+    """The format that was asked for, else the one that the output's suffix means. Raises UsageError for a suffix that
+    means none: text in an `x.pdf` would be found out by its reader."""
+    if form is not None or output is None:
+        return form or "text"
+    if (found := _SUFFIXES.get(output.suffix.lower())) is None:
+        do = f"give --format, or one of {', '.join(filter(None, _SUFFIXES))}"
+        raise UsageError(f"{output.suffix} is no format that is written here", where=f"-o {output}", do=do)
+    return found
 
 
 def read_share(flag: str, text: str) -> float:

@@ -71,7 +71,8 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     """
     whole = problem(cells)
     world = world_of(whole.cells)
-    kept_back = np.flatnonzero([one.held_out for one in whole.cells])
+    held = {_cell_key(one) for one in whole.cells if one.held_out}
+    kept_back = np.flatnonzero([_cell_key(one) in held for one in whole.cells])
     seen = np.setdiff1d(np.arange(len(whole.cells)), kept_back)
     physics = Search(whole, world, seen, priors=priors, rng=rng)
     best = physics.best()
@@ -220,12 +221,17 @@ def world_of(cells: Sequence[Cell]) -> World:
 
 
 def split(cells: Sequence[Cell], holdout: Holdout) -> list[Ints]:
-    """The cells to hold out, fold by fold; none where there are too few."""
-    if holdout == "none" or len(cells) < FEWEST:
+    """The cells to hold out, fold by fold; none where there are too few. Repeats of a cell are held out together: a fit
+    that saw one of them has seen the others."""
+    repeats: dict[tuple[str, float, float, float, str], list[int]] = {}
+    for i, cell in enumerate(cells):
+        repeats.setdefault(_cell_key(cell), []).append(i)
+    if holdout == "none" or len(repeats) < FEWEST:
         return []
-    order = sorted(range(len(cells)), key=lambda i: (cells[i].label, *_shape(cells[i]), cells[i].load))
+    distinct = [repeats[key] for key in sorted(repeats)]
+    order = [i for same in distinct for i in same]
     if holdout == "alternate":
-        return [np.array(order[1::2])]
+        return [np.array([i for same in distinct[1::2] for i in same])]
     shapes: dict[tuple[object, ...], list[int]] = {}
     for i in order:
         shapes.setdefault((cells[i].label, *_shape(cells[i])), []).append(i)
@@ -234,6 +240,11 @@ def split(cells: Sequence[Cell], holdout: Holdout) -> list[Ints]:
         return []
     groups = list(shapes.values())
     return [np.array([i for group in groups[k::count] for i in group]) for k in range(count)]
+
+
+def _cell_key(cell: Cell) -> tuple[str, float, float, float, str]:
+    """What repeats of one cell have in common."""
+    return cell.label, *_shape(cell), cell.load, cell.load_kind
 
 
 def _shape(cell: Cell) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from loadgen.store.tables import Table
 from loadgen.store.tabletext import SECONDS, read_text
 
 _MAX_FILES = 500  # of a folder
+_MAX_SEEN = 50_000  # entries of a folder and those below it
 _MIN_TOKENS = 1.0
 
 
@@ -59,7 +61,7 @@ def read_result_table(path: Path, known: Known = NOTHING) -> Table:
                     cells.append(cell)
     if not found:
         names = ", ".join(tool.name for tool in TOOLS)
-        what = "holds no run and no result file" if path.is_dir() else "is no table of cells and no result file"
+        what = "holds no run.json and no result file" if path.is_dir() else "is no table of cells and no result file"
         raise UsageError(f"{what} that is known", where=str(path), do=f"known: {names}, and isl,osl,concurrency,...")
     if not cells:
         left = f"it has {'; '.join(other)}" if other else "it has neither TTFT nor ITL: was it measured streaming?"
@@ -124,16 +126,22 @@ def _files(path: Path) -> list[Path]:
     """The file, or those of a folder that may be results; a JSON export stands for the CSV beside it."""
     if not path.is_dir():
         return [path]
-    try:
-        found = sorted(
-            file for file in path.rglob("*") if file.suffix in (".json", ".jsonl", ".csv") and file.is_file()
-        )
-    except OSError as bad:
-        raise UsageError(f"cannot be read: {(bad.strerror or str(bad)).lower()}", where=str(path)) from bad
-    if len(found) > _MAX_FILES:
-        raise UsageError(f"holds {len(found)} files", where=str(path), do=f"give a folder with at most {_MAX_FILES}")
-    names = {file.with_suffix("") for file in found if file.suffix == ".json"}
-    return [file for file in found if file.suffix != ".csv" or file.with_suffix("") not in names]
+    found: list[Path] = []
+    seen = 0
+    closed: list[OSError] = []
+    for folder, _, names in os.walk(path, onerror=closed.append):
+        seen += 1 + len(names)
+        found += [Path(folder, name) for name in names if Path(name).suffix in (".json", ".jsonl", ".csv")]
+        if len(found) > _MAX_FILES or seen > _MAX_SEEN:
+            do = f"give the folder of a run, or one with at most {_MAX_FILES} result files"
+            raise UsageError("holds no run.json, and too many files to look through", where=str(path), do=do)
+    found = sorted(file for file in found if file.is_file())
+    if closed and not found:
+        reason = (closed[0].strerror or str(closed[0])).lower()
+        where = str(closed[0].filename or path)
+        raise UsageError(f"cannot be read: {reason}", where=where, do=f"{path} holds no run.json and no result file")
+    stems = {file.with_suffix("") for file in found if file.suffix == ".json"}
+    return [file for file in found if file.suffix != ".csv" or file.with_suffix("") not in stems]
 
 
 def _documents(file: Path, *, quiet: bool) -> Iterator[tuple[str, Document]]:

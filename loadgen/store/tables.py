@@ -34,6 +34,7 @@ _SOURCES: tuple[tuple[str, str, Mapping[str, float | str]], ...] = (
 
 _RATE = ("rate", "mean")
 _AT_ONCE = ("maxload", "max", "offline")  # all requests are there from the start
+_MOST = 1e9  # tokens, users, requests, GPUs: more is a mistake of the table
 MAX_LOAD = 3000  # requests of such a measurement, where the table does not say
 
 
@@ -255,6 +256,9 @@ class _Reading:
         if value < 1.0 or not math.isfinite(value) or (whole and value != int(value)):
             kind = "a whole number of 1 or more" if whole else "1 or more"
             self.mistakes.add(line.number, f"{name}: {line.fields[name or '']!r} must be {kind}")
+            return None
+        if value > _MOST:
+            self.mistakes.add(line.number, f"{name}: {line.fields[name or '']!r} is above {_MOST:,.0f}")
             return None
         return value
 

@@ -85,7 +85,9 @@ def _sentence(error: dict[str, Any], path: str, model: type[BaseModel]) -> str:
     if error["type"] == "extra_forbidden":
         names = _keys(model, error["loc"][:-1])
         near = difflib.get_close_matches(last, names, n=1, cutoff=0.5)
+        below = next((name for name in names if last in _keys(model, (*error["loc"][:-1], name, 0))), None)
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(names)}"
+        hint = hint if below is None else f"it belongs under {below}"
         return f"unknown key {path} - {hint}"
     if error["type"] == "missing":
         return f"{f'{path}.' if path else ''}{last} is missing"

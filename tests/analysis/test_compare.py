@@ -411,6 +411,17 @@ def test_a_gate_is_decided_by_the_bound(expression: str, slower: float, outcome:
     assert (found.outcome, found.expr) == (outcome, expression)
 
 
+@pytest.mark.parametrize("expression", ["mean(tpot) worse by 5%", "p99(ttft) worse by 5%", "goodput worse by 5%"])
+def test_a_run_that_sent_nothing_is_told_as_that(expression: str) -> None:
+    (made,) = side("z", BASE).cells
+    assert made.stage is not None
+    assert made.measured is not None
+    window = replace(made.measured.window, rows=made.measured.window.rows[:0])
+    cell = replace(made, stage=replace(made.stage, measured=replace(made.measured, window=window)))
+    (found,) = decisions(base(), replace(side("z", BASE), cells=(cell,)), expression)
+    assert (found.outcome, "no request of the run was sent" in found.why) == ("undecidable", True)
+
+
 def test_failed_requests_rank_as_infinitely_slow() -> None:
     few = side("few", replace(BASE, failed=0.2, slower=0.5), seed=2)
     assert [d.outcome for d in decisions(base(), few, "p99(ttft) worse by 50%")] == ["fail"]

@@ -106,6 +106,23 @@ def test_a_plan_from_a_fit_is_that_of_the_engine_which_was_measured(fitted: dict
     assert rates[0] == pytest.approx(rates[1], rel=0.1)
 
 
+def test_what_a_fit_cannot_use_or_write_is_told_before_it_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "t.csv"
+    table.write_text("isl,osl,concurrency,ttft_ms,itl_ms\n" + "".join(f"500,100,{n},{n},9\n" for n in (1, 2, 4)))
+    for words, told in (
+        (["-o", str(tmp_path / "x.pdf")], ".pdf is no format that is written here"),
+        (["--gpu", "h100-sxm"], "--gpu: says nothing where the model is not known - give --shape, too"),
+        (["--shape", "llama-3.1-8b"], "--shape: says nothing where the GPU is not known - give --gpu, too"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["fit", str(table), *words])
+        assert stop.value.code == 2
+        assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
+
+
 def test_a_plan_that_nothing_keeps_is_a_sentence_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["plan-capacity", "--rate", "5", "--slo", "p99(ttft)<1us", "--gpus", "1,7"])

@@ -18,7 +18,7 @@ from loadgen.cli.matrix_spec import matrix_model, public_words, read_matrix_spec
 from loadgen.cli.matrix_visit import Visiting, new_record
 from loadgen.cli.spec import spec_model
 from loadgen.errors import EndpointError, UsageError
-from loadgen.store.matrixfile import read_matrix
+from loadgen.store.matrixfile import read_matrix, write_matrix
 from loadgen.store.runfile import open_run
 from tests import synthetic
 from tests.cli.test_run import LOADGEN
@@ -191,6 +191,18 @@ def test_a_dry_run_says_what_would_be_done_and_starts_nothing(tmp_path: Path) ->
     assert "odd number of rounds" in _invoke(str(_spec(tmp_path)), "--dry-run", "--repeats", "3").output
 
 
+def test_a_resumed_matrix_counts_all_that_was_measured(tmp_path: Path) -> None:
+    spec = _spec(tmp_path)
+    record = new_record(read_matrix_spec(spec), "2026-01-01T00:00:00+00:00", [])
+    for visit in record.visits:
+        visit.state = "done"
+    write_matrix(tmp_path / "M", record)
+    words = (str(spec), "--resume", str(tmp_path / "M"))
+    assert "runs of 2 rounds" in str(_invoke(*words, "--repeats", "1").exception)
+    assert "its own folder" in str(_invoke(*words, "-o", str(tmp_path / "N")).exception)
+    assert read_matrix(tmp_path / "M") == record
+
+
 def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
     path = _spec(
         tmp_path,
@@ -210,7 +222,7 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
         ("8:3", "nobody knows where it listens"),
         ("9:1", "did you mean concurrency"),
         ("10:1", "repeats"),
-        ("11:1", "unknown key url"),
+        ("11:1", "unknown key url - it belongs under settings"),
         ("12:1", "did you mean"),
     ):
         assert any(f"m.yaml:{place}: " in line and words in line for line in lines), (place, words, lines)
@@ -225,6 +237,7 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
         ("settings:\n- {name: a, url: x}\nrequests: 5\nduration: 5s\n", "--requests and --duration contradict"),
         ("settings:\n- {name: a, url: x, api_key_env: NO_SUCH_VARIABLE}\n", "setting a"),
         ("concurrency: 4\n", "settings is missing"),
+        ("settings:\n- {name: a, url: 'ftp://x'}\n", "setting a: not an http(s) URL"),
     ],
 )
 def test_what_cannot_be_measured_is_told_before_a_server_starts(tmp_path: Path, text: str, words: str) -> None:

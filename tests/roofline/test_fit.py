@@ -78,6 +78,11 @@ def test_folds() -> None:
     cells = measured()
     assert sum(len(one) for one in split(cells, "shape")) == len(cells)
     assert split(cells[:4], "alternate") == []
+    assert split(cells[:4] * 5, "alternate") == []
+    twice = [*cells, *cells]
+    for kind in ("alternate", "shape"):
+        for fold in split(twice, kind):
+            assert {i % len(cells) for i in fold if i < len(cells)} == {i % len(cells) for i in fold if i >= len(cells)}
     with pytest.raises(UsageError, match="no cell"):
         fit([], rng=np.random.default_rng(0))
     other = [replace(cells[0], deployment=None), cells[1]]

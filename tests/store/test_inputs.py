@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.roofline import catalog
 from loadgen.roofline.named import Known
+from loadgen.store import imports
 from loadgen.store.inputs import read_cells
 from tests.synthetic import run, write_run
 
@@ -50,5 +52,24 @@ def test_what_the_user_says_wins_over_the_runs_notes(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="holds no run and no result file"):
+    with pytest.raises(UsageError, match=r"holds no run\.json and no result file"):
+        read_cells(tmp_path)
+
+
+def test_of_a_folder_that_cannot_be_looked_through_the_entry_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone.csv").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"holds no run\.json and no result file"):  # no word of what is not there
+        read_cells(tmp_path)
+    monkeypatch.setattr(imports, "_MAX_SEEN", 1)
+    with pytest.raises(UsageError, match="too many files"):
+        read_cells(tmp_path)
+
+    def closed(path: Path, onerror: Callable[[OSError], None]) -> Iterator[tuple[str, list[str], list[str]]]:
+        onerror(PermissionError(13, "Permission denied", f"{path}/secret"))
+        yield str(path), ["secret"], []
+
+    monkeypatch.setattr(imports.os, "walk", closed)
+    with pytest.raises(UsageError, match=r"/secret: cannot be read: permission denied - .* holds no run.json"):
         read_cells(tmp_path)

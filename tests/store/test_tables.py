@@ -222,3 +222,7 @@ def test_throughput_alone_is_no_cell_for_a_fit_but_one_to_hold_a_prediction_agai
     both = "isl,osl,concurrency,ttft_ms,output_tokens_per_s\n1000,200,8,250,640\n"
     assert read(both).cells[0].evidence == {"output_tokens_per_s": 640}
     assert "a fit needs TTFT or ITL" in complaint(FULL + rows)
+
+
+def test_a_number_that_no_server_has_is_told_with_its_line() -> None:
+    assert complaint(WIDE + "1e30,10,1,5,5\n") == "t.csv:2: isl: '1e30' is above 1,000,000,000"
