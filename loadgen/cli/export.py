@@ -12,7 +12,10 @@ from typing import IO, Any
 import click
 
 from loadgen.cli.rows import opened, pyarrow, write_parquet
+from loadgen.cli.values import read_form
 from loadgen.errors import UsageError
+
+FORMS = ("jsonl", "csv", "parquet")
 
 
 @click.command("export")
@@ -20,23 +23,22 @@ from loadgen.errors import UsageError
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["jsonl", "csv", "parquet"]),
-    default="jsonl",
-    show_default=True,
-    help="In CSV a list or an object is JSON text in its cell; an empty cell is n/a.",
+    type=click.Choice(FORMS),
+    help="In CSV lists and objects are JSON text; an empty cell is n/a.  [default: by the suffix of -o; jsonl]",
 )
 @click.option("--warmup", is_flag=True, help="Warm-up requests, too; they bear the flag `warmup`.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write.  [default: standard output]")
-def command(run: Path, form: str, warmup: bool, output: Path | None) -> None:
+def command(run: Path, form: str | None, warmup: bool, output: Path | None) -> None:
     """Export RUN, one row per request: seconds from `sent` unless a field's name says otherwise, null when n/a."""
     from loadgen.analysis.records import records
     from loadgen.store.runfile import is_part_of_run, open_run
 
+    if output is not None and is_part_of_run(output, run):
+        raise UsageError("is the run itself", where=str(output), do="give another file")
+    form = read_form(form, output, FORMS)
     if form == "parquet":
         pyarrow()
     info, requests = open_run(run)
-    if output is not None and is_part_of_run(output, run):
-        raise UsageError("is the run itself", where=str(output), do="give another file")
     rows = records(info, requests if warmup else requests.select(~requests.has("warmup")))
     for finding in info.findings:
         click.echo(f"loadgen: {finding.severity}: {finding.message}", err=True)

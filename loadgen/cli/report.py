@@ -9,21 +9,23 @@ from pathlib import Path
 
 import click
 
+from loadgen.cli.values import read_form
+
+FORMS = ("html", "md", "json", "csv", "parquet")
+
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["html", "md", "json", "csv", "parquet"]),
-    default="html",
-    show_default=True,
-    help="CSV and Parquet have one row per statistic; `export` has one per request.",
+    type=click.Choice(FORMS),
+    help="CSV and Parquet: a row per statistic; `export` has one per request.  [default: by the suffix of -o; html]",
 )
 @click.option("--redact", is_flag=True, help="Take out addresses, names and notes, to share the report.")
 @click.option("--open", "show", is_flag=True, help="Show the page in the browser.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
-def command(run: Path, form: str, redact: bool, show: bool, output: Path | None) -> None:
+def command(run: Path, form: str | None, redact: bool, show: bool, output: Path | None) -> None:
     """Build the report of RUN, or of the matrix in that folder.
 
     HTML without -o goes to RUN/report.html, with RUN/summary.md beside it, and the path is printed. Everything else
@@ -34,10 +36,11 @@ def command(run: Path, form: str, redact: bool, show: bool, output: Path | None)
     from loadgen.store.matrixfile import is_matrix
     from loadgen.store.runfile import is_part_of_run
 
-    if show and form != "html":
-        raise UsageError(f"shows a page, and {form} is none", where="--open", do="leave one of the two out")
     if output is not None and is_part_of_run(output, run):
         raise UsageError("is the run itself", where=str(output), do="give another file")
+    form = read_form(form, output, FORMS)
+    if show and form != "html":
+        raise UsageError(f"shows a page, and {form} is none", where="--open", do="leave one of the two out")
     whole = is_matrix(run)
     if whole and redact:
         raise UsageError("is of a run, not of a matrix", where="--redact", do="give a run of it")

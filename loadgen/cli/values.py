@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from loadgen.errors import UsageError
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a header's name, RFC 9110
 _RANGE = re.compile(r"(\d+(?:\.\d+)?)\.\.(\d+(?:\.\d+)?)")
 _FRAMING = {"content-length", "transfer-encoding", "connection", "host", "content-type"}
-_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text", "": "text"}
+_SUFFIXES = {".html": "html", ".htm": "html", ".md": "md", ".json": "json", ".txt": "text", ".csv": "csv"}
+_SUFFIXES |= {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 FORM_HELP = "[default: by the suffix of -o; text on the terminal]"
 SEEDS = click.IntRange(0, (1 << 63) - 1)
 
@@ -140,13 +141,13 @@ def read_weights(text: str) -> list[float]:
     return weights
 
 
-def read_form(form: str | None, output: Path | None) -> str:
-    """The format that was asked for, else the one that the output's suffix means. Raises UsageError for a suffix that
-    means none: text in an `x.pdf` would be found out by its reader."""
-    if form is not None or output is None:
-        return form or "text"
-    if (found := _SUFFIXES.get(output.suffix.lower())) is None:
-        do = f"give --format, or one of {', '.join(filter(None, _SUFFIXES))}"
+def read_form(form: str | None, output: Path | None, forms: Sequence[str] = ("text", "html", "md", "json")) -> str:
+    """The format that was asked for, else the one of `forms` that the output's suffix means, else the first. Raises
+    UsageError for a suffix that means none of them: text in an `x.pdf` would be found out by its reader."""
+    if form is not None or output is None or not output.suffix:
+        return form or forms[0]
+    if (found := _SUFFIXES.get(output.suffix.lower(), "")) not in forms:
+        do = f"give --format, or one of {', '.join(suffix for suffix, one in _SUFFIXES.items() if one in forms)}"
         raise UsageError(f"{output.suffix} is no format that is written here", where=f"-o {output}", do=do)
     return found
 

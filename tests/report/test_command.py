@@ -35,6 +35,7 @@ def _run(*words: str) -> int:
         (["--format", "csv", "-o", "{run}/no/such/out.csv"], "out.csv"),
         (["--format", "csv", "--open"], "--open"),
         (["--format", "pdf"], "pdf"),
+        (["-o", "{run}/x.pdf"], ".pdf is no format that is written here"),
     ],
 )
 def test_mistakes_are_one_line_and_touch_nothing(
@@ -46,6 +47,12 @@ def test_mistakes_are_one_line_and_touch_nothing(
     assert told in error
     assert "Traceback" not in error
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_the_suffix_of_the_output_is_its_format(folder: Path) -> None:
+    assert _run(str(folder), "-o", str(folder / "x.json")) == 0
+    assert json.loads((folder / "x.json").read_text())["stages"]
+    assert _run(str(folder), "--format", "json", "-o", str(folder / "x.pdf")) == 0  # what was asked for is written
 
 
 def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
