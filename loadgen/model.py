@@ -84,7 +84,7 @@ class Capture:
     """
 
     planned: PlannedRequest
-    dialect: str  # "chat", "completions" or "responses"
+    dialect: str  # "chat", "completions", "responses" or "embeddings"
     stamp_source: StampSource = "kernel"
     endpoint: int = 0  # which of a run's endpoints it went to
     ready_ns: int | None = None  # the later of `scheduled` and the moment that a slot was free

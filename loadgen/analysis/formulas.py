@@ -172,6 +172,11 @@ def _too_short(m: Measured, took_s: Floats) -> bool:
     return len(known) > 0 and bool(known.min() > m.window.seconds)
 
 
+def _without_tokens(m: Measured) -> bool:
+    """Whether there were answers, none of which has tokens at all (embeddings): a rate of them is n/a, not 0."""
+    return bool(m.all.ok.any()) and bool(np.isnan(m.all.output_tokens[m.all.ok]).all())
+
+
 def _block_seconds(m: Measured) -> Floats:
     return np.full(MAX_BLOCKS, m.window.seconds / MAX_BLOCKS)
 
@@ -182,7 +187,7 @@ def _rate(m: Measured, amounts: Floats, n: int, tail: float) -> Estimate:
 
 def output_rate(m: Measured, stat: str, tail: float) -> Estimate:
     n = 0 if _no_time(m) else m.events.events_in_window
-    if _no_time(m) or (n == 0 and _too_short(m, ttft(m.all))):
+    if _no_time(m) or (n == 0 and (_too_short(m, ttft(m.all)) or _without_tokens(m))):
         return NOTHING
     if stat == "max":
         peak = m.events.peak_tokens_per_s

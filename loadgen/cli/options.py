@@ -171,7 +171,7 @@ _ENDPOINT_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (
         ("--dialect",),
         {
-            "type": click.Choice(["chat", "completions", "responses"]),
+            "type": click.Choice(["chat", "completions", "responses", "embeddings"]),
             "help": "API to speak.  [default: chat, completions where there is no chat]",
         },
     ),

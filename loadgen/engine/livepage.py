@@ -26,7 +26,7 @@ _DURATION = "gen_ai_client_operation_duration_seconds"
 _TOKENS = "gen_ai_client_token_usage"
 _LABELS = ("gen_ai_operation_name", "gen_ai_request_model")
 Series = dict[tuple[str, ...], Histogram]  # by the values of further labels
-_OPERATIONS = {"chat": "chat", "completions": "text_completion", "responses": "chat"}
+_OPERATIONS = {"chat": "chat", "completions": "text_completion", "responses": "chat", "embeddings": "embeddings"}
 
 
 @dataclass(slots=True, eq=False)

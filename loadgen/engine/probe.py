@@ -22,6 +22,7 @@ from loadgen.engine.runner import Target
 from loadgen.engine.transport import Security, ssl_context
 from loadgen.errors import EndpointError, UsageError
 from loadgen.model import Exchange, Features, Message, PlannedRequest
+from loadgen.wire.dialects import DIALECTS
 
 _LOOPBACK = ("localhost", "127.", "[::1]", "0.0.0.0", "host.docker.internal")
 _ENDPOINTS = ("/chat/completions", "/completions", "/models")
@@ -188,6 +189,8 @@ class Probe:
     async def _settle(self, target: Target, may_change_dialect: bool, models: tuple[str, ...]) -> Target:
         """Find the smallest request that works, then add what makes output lengths exact, if it is accepted."""
         target = await self._accepted(target, may_change_dialect, models)
+        if not DIALECTS[target.dialect].generates:
+            return target  # there is no output whose length could be fixed
         if target.features.ignore_eos or target.features.min_tokens:
             return target
         for both in (True, False):

@@ -101,10 +101,14 @@ class Dialect:
     prompt: Callable[[Iterable[Message]], Json]
     limit: str | None = None  # the field of the output limit, where it is always the same
     states_usage: bool = False  # the last event brings it, nothing has to be asked for
+    generates: bool = True  # False: an answer without tokens, in one document (embeddings)
 
     def body(self, planned: PlannedRequest, model: str, features: Features, history: tuple[Message, ...] = ()) -> Json:
         """The request: only what `features` says that the endpoint takes, and what the user asked for."""
-        body: Json = {"model": model, **self.prompt((*history, *planned.messages)), "stream": True}
+        body: Json = {"model": model, **self.prompt((*history, *planned.messages))}
+        if not self.generates:
+            return body | features.extra_body
+        body["stream"] = True
         body[self.limit or features.max_tokens_field] = planned.output_tokens
         options = {}
         if features.include_usage:
@@ -142,11 +146,19 @@ def read(event: Any) -> Reading:
         if said.texts or said.blank or said.finish:
             reading.choices.append(Choice(0, list(said.texts), said.blank, False, said.count, said.finish))
         return reading
+    if _is_embedding(event):
+        reading.choices.append(Choice(finish="stop"))
     choices = event.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
             reading.choices.append(_choice(choice, reading))
     return reading
+
+
+def _is_embedding(event: Json) -> bool:
+    """A whole answer of the embeddings API: vectors, as numbers or as base64, one for each input."""
+    data = event.get("data")
+    return isinstance(data, list) and bool(data) and all(isinstance(one, dict) and one.get("embedding") for one in data)
 
 
 def _choice(source: Json, reading: Reading) -> Choice:
@@ -293,8 +305,13 @@ def _input_prompt(messages: Iterable[Message]) -> Json:
     return {"input": [{"role": message.role, "content": message.content} for message in messages]}
 
 
+def _whole_input(messages: Iterable[Message]) -> Json:
+    return {"input": "\n\n".join(message.content for message in messages)}
+
+
 DIALECTS: dict[str, Dialect] = {
     "chat": Dialect("/chat/completions", _chat_prompt),
     "completions": Dialect("/completions", _text_prompt),
     "responses": Dialect("/responses", _input_prompt, limit="max_output_tokens", states_usage=True),
+    "embeddings": Dialect("/embeddings", _whole_input, generates=False),
 }

@@ -123,7 +123,7 @@ def _failure(capture: Capture, stream: Stream, counts: Counts) -> Failure | None
     if stream.broken is not None and not ended_well:
         return Failure("protocol", one_line(stream.broken))
     if _is_document(stream):
-        return _document_failure(stream, counts)
+        return None if capture.dialect == "embeddings" and stream.seen else _document_failure(stream, counts)
     if not counts.events:
         if stream.unparsable and not stream.seen:
             reason = f"{stream.unparsable} events, none of which could be parsed: {readable(stream.unparsed)}"
@@ -173,13 +173,13 @@ def _flags(capture: Capture, stream: Stream, counts: Counts, shared: bool, failu
         "no_done": streamed and not stream.done and capture.dialect != "responses",  # which has none
         "not_closed": streamed and not capture.complete,
         "unparsable": bool(stream.unparsable) or (stream.broken is not None and ok),
-        "not_streamed": document and bool(stream.seen),
+        "not_streamed": document and bool(stream.seen) and capture.dialect != "embeddings",
         "coalesced": shared,
         "grouped": any(tokens > 1 for tokens in counts.tokens),
         "counts_disagree": counts.disagree,
         "shorter": ok and counts.source != "events" and output is not None and output < asked,
         "longer": ok and output is not None and output > asked * max(1, len(stream.seen)),
-        "no_usage": ok and "output" not in stream.usage,
+        "no_usage": ok and ("prompt" if capture.dialect == "embeddings" else "output") not in stream.usage,
         "reasoning": stream.reasoning or bool(stream.usage.get("reasoning")),
         "tools": stream.tools,
         "compressed": encoding not in ("", "identity"),
