@@ -76,10 +76,11 @@ def arrivals(m: Measured) -> Facts | None:
     if not m.window.open_loop:
         return None
     c = m.columns.where(~np.isnan(m.columns.scheduled_ns))
+    seconds = None if m.info.duration_ns is None else m.window.seconds
     return {
         "asked": {"rate": m.info.load.value or None, "cv": _law_cv(m.info.load.arrivals)},
-        "planned": _gaps(c.scheduled_ns),
-        "sent": _gaps(c.sent_ns[~np.isnan(c.sent_ns)]),
+        "planned": _gaps(c.scheduled_ns, seconds),
+        "sent": _gaps(c.sent_ns[~np.isnan(c.sent_ns)], seconds),
     }
 
 
@@ -91,12 +92,14 @@ def _law_cv(text: str) -> float | None:
         return None
 
 
-def _gaps(stamps_ns: Floats) -> Facts:
+def _gaps(stamps_ns: Floats, seconds: float | None) -> Facts:
+    """Rate and variation. By time the rate is the number over the window, as everywhere; else that of the gaps."""
     gaps = np.diff(np.sort(stamps_ns)) / 1e9
     mean = float(gaps.mean()) if len(gaps) else 0.0
     if mean <= 0.0:
         return {"rate": None, "cv": None}
-    return {"rate": 1.0 / mean, "cv": float(gaps.std()) / mean if len(gaps) > 1 else None}
+    rate = len(stamps_ns) / seconds if seconds else 1.0 / mean
+    return {"rate": rate, "cv": float(gaps.std()) / mean if len(gaps) > 1 else None}
 
 
 # -- the prefix cache -----------------------------------------------------------------------------------------------

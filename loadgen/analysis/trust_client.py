@@ -66,14 +66,20 @@ def _late(m: Measured, delays: Floats, code: str, text: str) -> Iterator[Finding
         if severity != "info":
             share = f"{quantity(error / metric, '1')} of the" if metric > 0.0 else "more than the whole"
             message = f"{text.format(quantity(error, 's'))}, {share} {name}"
-            yield Finding(severity, code, message, error, _advice(m))
+            yield Finding(severity, code, message, error, advised(m))
             return
 
 
-def _advice(m: Measured) -> str:
-    """More workers help a client that is busy; they cannot help one that its machine leaves waiting."""
-    late = m.info.health.get("wake_late_p99_ns", 0.0) / 1e9
-    return _QUIET_MACHINE.format(quantity(late, "s")) if late > _LATE_WAKE_S else _MORE_WORKERS
+def advised(m: Measured, otherwise: str = _MORE_WORKERS) -> str:
+    """More workers help a client that is busy, a look at proxies helps against bunched tokens; neither helps where the
+    machine leaves the client waiting (and with it whatever else runs there)."""
+    late = late_wake_s(m)
+    return _QUIET_MACHINE.format(quantity(late, "s")) if late > _LATE_WAKE_S else otherwise
+
+
+def late_wake_s(m: Measured) -> float:
+    """How late the machine let a waiting client run (p99 of its wakes), seconds; 0 where that is not known."""
+    return m.info.health.get("wake_late_p99_ns", 0.0) / 1e9
 
 
 def loop_lag(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -85,7 +91,7 @@ def loop_lag(info: RunInfo, m: Measured) -> Iterator[Finding]:
     severity = _against_headlines(m, lag)
     if severity != "info":
         message = f"arrivals are stamped in the process, and its event loop lagged {quantity(lag, 's')} (p99)"
-        yield Finding(severity, "loop_lag", message, lag, _advice(m))
+        yield Finding(severity, "loop_lag", message, lag, advised(m))
 
 
 def client_cpu(info: RunInfo, m: Measured) -> Iterator[Finding]:
@@ -131,7 +137,7 @@ def shared_receives(info: RunInfo, m: Measured) -> Iterator[Finding]:
     severity = rule.worst(tail, middle)
     text = f"{quantity(share, '1')} of the events shared a receive"
     text += f", up to {quantity(wait, 's')} after the client last looked"
-    advice = _advice(m) if severity != "info" else "they did arrive together: the server or a proxy sends in groups"
+    advice = advised(m) if severity != "info" else "they did arrive together: the server or a proxy sends in groups"
     yield Finding(severity, "shared_receives", text, share, advice)
 
 

@@ -19,6 +19,7 @@ from loadgen.analysis.asked import expected_cached
 from loadgen.analysis.definitions import METRICS, estimate
 from loadgen.analysis.measured import Columns, Measured
 from loadgen.analysis.numbers import quantity, significant
+from loadgen.analysis.trust_client import advised
 from loadgen.errors import LoadgenError
 from loadgen.model import Finding, RunInfo, Severity
 
@@ -45,7 +46,7 @@ def bursts(info: RunInfo, m: Measured) -> Iterator[Finding]:
         text = (
             f"{share * 100:.0f} % of the answers came in one piece: TTFT may be up to {quantity(error, 's')} too long"
         )
-        yield Finding(rule.of_error(error, ttft), "bursts", text, share, advice)
+        yield Finding(rule.of_error(error, ttft), "bursts", text, share, advised(m, advice))
         return
     mean_gap = m.events.gap.mean()
     close = m.events.gap.values < _BURST_GAP * mean_gap
@@ -58,7 +59,7 @@ def bursts(info: RunInfo, m: Measured) -> Iterator[Finding]:
     size = 1.0 / (1.0 - share) if share < 1.0 else math.inf
     error = (size - 1.0) * mean_gap
     text = f"token events come in bursts of about {size:.1f}: TTFT may be up to {quantity(error, 's')} too long"
-    yield Finding(rule.of_error(error, ttft), "bursts", text, share, advice)
+    yield Finding(rule.of_error(error, ttft), "bursts", text, share, advised(m, advice))
 
 
 def output_shorter(info: RunInfo, m: Measured) -> Iterator[Finding]:

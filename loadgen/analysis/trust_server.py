@@ -17,6 +17,7 @@ from loadgen.analysis.asked import expected_cached
 from loadgen.analysis.numbers import quantity, significant
 from loadgen.analysis.server_names import THROTTLED
 from loadgen.analysis.server_stage import Grown, ServerStage
+from loadgen.analysis.trust_client import late_wake_s
 from loadgen.model import Finding, RunInfo, Severity
 
 _MOMENTS = 3  # readings of a gauge that a statement about it needs
@@ -145,7 +146,7 @@ def held_back(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
         return  # decoding that the stretch cuts off would look like time that is missing
     made, seen = span.amount / n, float((s.client.last_ns - s.client.first_ns)[whole].mean()) / 1e9
     held = min(extra, made - seen)
-    if held <= _PAUSES * float(s.m.columns.shared_wait_ns.mean()) / 1e9:
+    if held <= _PAUSES * max(float(s.m.columns.shared_wait_ns.mean()) / 1e9, late_wake_s(s.m)):
         return  # a machine that stops this client for as long stops whatever runs beside it, too
     severity = rule.at_most("questionable", rule.of_error(held, _ttft(s)))
     if severity != "info" and held > _HELD_STEPS * itl:

@@ -31,8 +31,11 @@ def _plan_words(settings: Settings, stages: Sequence[StageSpec]) -> str:
     found = volume(stages, settings.seed)
     words = f"{len(stages)} stage{'' if len(stages) == 1 else 's'}"
     if found.requests:
-        words += f", {found.requests:,} requests, {_tokens(found.prompt_tokens, found.output_tokens)}"
-        words += _cost(settings.budget.prices, found.prompt_tokens, found.output_tokens)
+        words += f", {found.requests:,} requests, {_tokens(found.prompt_tokens, found.output_tokens, told=found.told)}"
+        if found.told:
+            words += _cost(settings.budget.prices, found.prompt_tokens, found.output_tokens)
+        if any(workload.turns is not None for stage in stages for workload, _ in stage.mix):
+            words += ", the history of later turns apart"
     if not found.whole:
         words += ", and what users take in closed loop by time" if found.requests else ", what users take in that time"
     return f"{words}, warm-up apart"
@@ -54,7 +57,9 @@ def _search_words(settings: Settings, stages: Sequence[StageSpec], asked: dict[s
     return f"{words}, or more where a verdict takes longer"
 
 
-def _tokens(prompt: float, output: float) -> str:
+def _tokens(prompt: float, output: float, *, told: bool = True) -> str:
+    if not told:
+        return "prompts as long as your own texts are"
     return f"about {prompt:,.0f} prompt and {output:,.0f} output tokens"
 
 

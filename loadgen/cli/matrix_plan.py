@@ -109,7 +109,11 @@ def _extent(setting: Setting, matrix: Matrix) -> _Extent:
     stages = stages_from(setting.given)
     found = volume(stages, matrix.seed)
     prices = budget_of(setting.given).prices
-    cost = None if prices is None or not found.whole else prices.of(found.prompt_tokens, found.output_tokens)
+    cost = (
+        None
+        if prices is None or not (found.whole and found.told)
+        else prices.of(found.prompt_tokens, found.output_tokens)
+    )
     seconds, why = _estimate(stages, setting.given)
     return _Extent(found, seconds, why, cost)
 

@@ -141,12 +141,14 @@ def taken(exchange: Exchange, prompt: int) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Requests and tokens of a plan. `whole`: that is all; in a closed loop by time users take what they get."""
+    """Requests and tokens of a plan. `whole`: that is all; in a closed loop by time users take what they get. `told`:
+    the tokens are known; the texts of a user's own are counted by the server alone."""
 
     requests: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     whole: bool = True
+    told: bool = True
 
 
 def volume(specs: Sequence[StageSpec], seed: int) -> Volume:
@@ -159,6 +161,7 @@ def volume(specs: Sequence[StageSpec], seed: int) -> Volume:
             total.prompt_tokens + one.prompt_tokens,
             total.output_tokens + one.output_tokens,
             total.whole and one.whole,
+            total.told and one.told,
         )
     return total
 
@@ -178,4 +181,5 @@ def _stage_volume(spec: StageSpec, seed: int) -> Volume:
     if units == _MOST_UNITS:
         wanted = spec.requests or round(requests * (spec.duration_ns or last) / max(last, 1))
     share = wanted / requests if requests else 0.0
-    return Volume(wanted, round(prompts * share), round(outputs * share))
+    told = all(workload.texts is None for workload, _ in spec.mix)
+    return Volume(wanted, round(prompts * share), round(outputs * share), told=told)

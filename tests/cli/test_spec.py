@@ -225,7 +225,7 @@ def test_every_mistake_is_told_at_once_where_it_stands(tmp_path: Path) -> None:
         ("5:1", "warmup"),
         ("6:1", "'5' is not a duration"),
         ("7:1", "'1..' is not a list of loads"),
-        ("8:1", "'chat', 'completions' or 'responses'"),
+        ("8:1", "'chat', 'completions', 'responses' or 'embeddings'"),
         ("9:1", "insecure"),
         ("10:1", "'pois' is not an arrival process"),
         ("11:1", "'soon' is not a duration"),
