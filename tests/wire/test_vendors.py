@@ -279,4 +279,10 @@ def test_a_text_completion_is_one_prompt() -> None:
         "chat": "/chat/completions",
         "completions": "/completions",
         "responses": "/responses",
+        "embeddings": "/embeddings",
     }
+
+
+def test_an_embedding_is_asked_for_with_its_text_and_nothing_else() -> None:
+    body = DIALECTS["embeddings"].body(PLANNED, "m", Features(ignore_eos=True, temperature=0.5))
+    assert body == {"model": "m", "input": "be kind\n\nhi"}
