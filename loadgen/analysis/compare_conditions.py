@@ -75,6 +75,13 @@ def _of(attribute: str, *keys: str) -> Fact:
     return get
 
 
+def _seconds(limits: Any) -> str | None:
+    """Limits in ns, as a user writes them."""
+    if not isinstance(limits, dict):
+        return None
+    return ", ".join(f"{name} {'off' if ns is None else f'{ns * 1e-9:g}s'}" for name, ns in limits.items())
+
+
 # How it was measured; a fact that one side lacks counts as a difference.
 _MEASURED: tuple[tuple[str, Fact], ...] = (
     ("state of the run", _of("status")),
@@ -93,7 +100,7 @@ _MEASURED: tuple[tuple[str, Fact], ...] = (
     ("opening burst", _of("spec", "burst_start")),
     ("temperature", _of("spec", "temperature")),
     ("extra body", _of("spec", "extra_body")),
-    ("timeouts", _of("spec", "timeouts_ns")),
+    ("timeouts", lambda info: _seconds(_of("spec", "timeouts_ns")(info))),
 )
 # What was measured. Provenance is compared key by key.
 _SUBJECT: tuple[tuple[str, Fact], ...] = (

@@ -25,7 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Print the schedule that `run` would follow; send nothing."),
     "matrix": ("matrix", "Measure settings of a server in turns, workloads times loads; one report."),
     "search": ("search", "Find the highest rate or concurrency that keeps an SLO."),
-    "report": ("report", "Build the report of a run: HTML, Markdown, JSON or CSV."),
+    "report": ("report", "Build the report of a run: HTML, Markdown, JSON, CSV or Parquet."),
     "check": ("check", "The release gate: does a run keep its SLOs?"),
     "compare": ("compare", "Compare runs side by side; the regression gate."),
     "predict": ("predict", "Predict TTFT, TPOT and rates from GPU and model facts."),

@@ -104,9 +104,11 @@ def sentence(one: Versus) -> str:
 
 def advice(one: Versus) -> str:
     """What to do about figures without a verdict; "" where each has one."""
-    open_figures = sum(row.verdict == "not decidable" for pair in one.pairs for row in pair.rows)
-    if not open_figures:
+    why = [row.why for pair in one.pairs for row in pair.rows if row.verdict == "not decidable"]
+    if not why:
         return ""
+    if blind := next((reason for reason in why if "INVALID" in reason), None):
+        return f"measure again what could not be seen ({blind}): its report says what to change"
     unlike = dict.fromkeys(
         c.what for c in one.all_conditions if c.kind == "refused" or (c.kind == "unlike" and c.withholds)
     )

@@ -16,7 +16,7 @@ from loadgen.analysis.compare_gate import decide, parse
 from loadgen.analysis.compare_sides import Side, side_of_run
 from loadgen.analysis.summary import summarise
 from loadgen.report.compare import render
-from loadgen.report.comparison import Comparison, bounds, change, sentence, view
+from loadgen.report.comparison import Comparison, advice, bounds, change, sentence, view
 from tests import synthetic
 from tests.report.made import MARKUP, hostile, summary_of
 from tests.report.test_browser import CHROMIUM, FLAGS, UNDRAWN, WIDTH, Shown
@@ -137,6 +137,15 @@ def test_figures_without_a_verdict_say_what_to_try() -> None:
     info, rows = synthetic.build(tuple(replace(case, short_by=10) for case in CASES))
     other = side_of_run("shorter", summarise(info, synthetic.frame(rows)))
     assert view(made(side("base"), other))["versus"][0]["advice"] == "measure both alike in output tokens got"
+
+
+def test_more_requests_are_not_advised_where_the_measurement_is_invalid() -> None:
+    one = made(side_of_run("few", summary_of("three")), side_of_run("again", summary_of("three"))).versus[0]
+    why = "the measurement of the baseline is INVALID (shared_receives)"
+    pairs = [replace(p, rows=tuple(replace(r, verdict="not decidable", why=why) for r in p.rows)) for p in one.pairs]
+    told = advice(replace(one, pairs=tuple(pairs)))
+    assert "INVALID (shared_receives)" in told
+    assert "more requests" not in told
 
 
 def test_a_comment_is_short_and_its_tables_are_whole() -> None:
