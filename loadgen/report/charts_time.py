@@ -191,7 +191,7 @@ def server(series: dict[str, Any]) -> Chart | None:
             )
     shown = {
         f"y{i + 1}" if i else "y": axis(
-            p["title"], rangemode="tozero", tickformat=".0%" if p["title"] == "share" else ","
+            p["title"], rangemode="tozero", tickformat=".3~%" if p["title"] == "share" else ","
         )
         for i, p in enumerate(panels)
     }
