@@ -46,6 +46,7 @@ from loadgen.plan.tokens import Sizer
 from loadgen.wire.timeline import last_token_ns
 
 _IDS_PER_STAGE = 1 << 32  # request ids of a stage never meet those of another
+_STOPS = (signal.SIGINT, signal.SIGTERM)  # what asks a run to end; it keeps what was measured
 
 
 @dataclass(slots=True)
@@ -344,9 +345,12 @@ def run_session(
     finally:
         loop.run_until_complete(loop.shutdown_default_executor())
         asyncio.set_event_loop(None)
+        # A loop that closes leaves SIGTERM deadly, and for a moment a signal would write to what it no longer reads: so
+        # signals wait. After an interruption what is left is short: a second signal must not cost it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         loop.close()
-        # The loop left SIGTERM deadly. After an interruption what is left is short: a second signal must not cost it.
         after = signal.SIG_IGN if session.interrupted else signal.default_int_handler
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _STOPS:
             signal.signal(number, after)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     return session.interrupted
