@@ -30,13 +30,18 @@ if TYPE_CHECKING:
     from loadgen.engine.runner import Runner
 
 _AHEAD_BYTES = 64 << 20
-_AHEAD = 2048  # bodies of an open loop: what its bursts may use up before there is time to build the next
+_AHEAD_S = 2.0  # of an open loop: what its bursts may use up before there is time to build the next
 _QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
 _BACKLOG = 65_536  # ... unless what waits to be decoded holds this many receives (some 25 MB)
 _BACKLOG_REQUESTS = 2048  # ... or is this many requests: they are not on disk yet
 _HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
 _MIN_DRAIN_NS = 60_000_000_000
 _CUT, _SPENT = "cut: ", " is spent"
+
+
+def _ahead(rate: float) -> int:
+    """How many bodies are built ahead for an open loop at `rate` requests/s. No more: they delay the stage's start."""
+    return min(max(int(_AHEAD_S * rate), 64), 2048)
 
 
 def spent_limit(info: StageInfo) -> str:
@@ -71,7 +76,7 @@ class Stage:
         self.users = limit or 0
         self.slots = None if limit is None else deque([0] * limit)  # when each free slot became free
         self.waiter: asyncio.Future[None] | None = None
-        self.depth = min(max(2 * limit, 32), 512) if limit else _AHEAD
+        self.depth = min(max(2 * limit, 32), 512) if limit is not None else _ahead(info.load.value)
         self.stagger_ns = stagger_ns if closed else 0
         self.tasks: set[asyncio.Task[None]] = set()
         self.finished: deque[tuple[Capture, bool, Held | None]] = deque()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import click
 import numpy as np
 import pytest
 
+from loadgen.cli.run import command
 from loadgen.errors import UsageError
 from loadgen.model import Load
 from loadgen.plan.lengths import fixed, parse_length
@@ -29,6 +31,12 @@ def test_a_closed_loop_of_each_tool(name: str, users: int, requests: int, warmup
     assert protocol.warmups(users) == warmups
     assert protocol.burst is burst
     assert protocol.source
+
+
+def test_the_flag_knows_every_protocol() -> None:
+    (flag,) = [one for one in command.params if one.name == "protocol"]
+    assert isinstance(flag.type, click.Choice)
+    assert list(flag.type.choices) == list(PROTOCOLS)
 
 
 def test_mlperf_is_ten_minutes_of_an_open_loop() -> None:
