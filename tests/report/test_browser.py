@@ -7,7 +7,6 @@ a test that changes a page leaves it as it was. Accessibility is judged by axe-c
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -18,11 +17,10 @@ import pytest
 from loadgen.report.render import write_report
 from loadgen.store.fitfile import write_fit
 from tests import synthetic
+from tests.report.conftest import CHROMIUM
 from tests.report.fitted import labelled
 from tests.report.made import MARKUP, hostile
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 # Odd runs, and how many charts each has at least.
 CASES = {"open": 13, "one": 10, "all_failed": 1, "none": 0, "five": 27, "fifty": 14}
 SLO = ["ttft < 100ms and tpot < 50ms, goodput > 1", "p99(ttft) < 1s", "error_rate < 1%"]
@@ -74,16 +72,6 @@ class Shown:
     def until(self, true: str) -> None:
         """Wait until an expression is true. Asked by a timer: a page that is not seen has no animation frames."""
         self.page.wait_for_function(true, polling=50, timeout=20_000)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")

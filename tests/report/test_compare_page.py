@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +18,7 @@ from loadgen.report.compare import render
 from loadgen.report.comparison import Comparison, advice, bounds, change, sentence, view
 from tests import synthetic
 from tests.report.made import MARKUP, hostile, summary_of
-from tests.report.test_browser import CHROMIUM, FLAGS, UNDRAWN, WIDTH, Shown
+from tests.report.test_browser import UNDRAWN, WIDTH, Shown
 from tests.report.test_browser import pytestmark as browser_only
 from tests.synthetic import StageCase
 
@@ -189,16 +188,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         found[name] = folder / f"{name}.html"
         found[name].write_text(render(comparison, "html"), encoding="utf-8")
     return found
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
 
 
 class TestInABrowser:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -21,7 +20,7 @@ from loadgen.report.matrix_view import tagline
 from loadgen.store.matrixfile import SCHEMA, MatrixRecord, VisitRecord
 from tests import synthetic
 from tests.report.made import MARKUP, hostile
-from tests.report.test_browser import CHROMIUM, FLAGS, UNDRAWN, WIDTH, Shown
+from tests.report.test_browser import UNDRAWN, WIDTH, Shown
 from tests.report.test_browser import pytestmark as browser_only
 from tests.synthetic import StageCase
 
@@ -121,16 +120,6 @@ def test_a_matrix_of_which_nothing_is_measured_makes_a_page(form: str) -> None:
 
 
 # -- in a browser ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield found
-        found.close()
 
 
 class TestInABrowser:
