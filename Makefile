@@ -36,8 +36,11 @@ study: $(STAMP)
 	$(BIN)/python -m tests.benchmarks.fit_recovery
 	$(BIN)/python -m tests.benchmarks.fit_explanations
 	$(BIN)/python -m tests.benchmarks.fit_detectors
+	$(BIN)/python -m tests.benchmarks.fit_interventions --first 77
 	$(if $(TABLES),$(BIN)/python -m tests.benchmarks.fit_published $(TABLES))
 	$(if $(TABLES),$(BIN)/python -m tests.benchmarks.fit_published --holdout shape $(TABLES))
+	$(if $(TABLES),$(BIN)/python -m tests.benchmarks.fit_transfer A100-SXM-80 H100-SXM $(TABLES))
+	$(if $(TABLES),$(BIN)/python -m tests.benchmarks.fit_transfer H100-SXM H100-SXM-powercap $(TABLES))
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

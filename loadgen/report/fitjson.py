@@ -15,10 +15,10 @@ from dataclasses import asdict
 from typing import Any
 
 from loadgen.model import Finding
-from loadgen.roofline.account import parameters
+from loadgen.roofline.account import parameters, scripted
 from loadgen.roofline.catalog import spelled
 from loadgen.roofline.causes import FORMULAS, Cause
-from loadgen.roofline.fitted import Errors, Fit, FitCell
+from loadgen.roofline.fitted import Errors, Fit, FitCell, Misfit
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.precision import PRESETS
 from loadgen.roofline.remedies import Remedy
@@ -49,9 +49,9 @@ def fit_json(
         "parameters": {p.name: _without(asdict(p), "name") for p in parameters(fit)},
         "engine": {label: _engine(engine) for label, engine in fit.engine.items()},
         "limits": [_limit(cause, numbers) for cause in causes],
-        "findings": [_without(asdict(finding), "stage") for finding in findings],
+        "findings": [_finding(finding, numbers) for finding in findings],
         "remedies": [_remedy(remedy, numbers) for remedy in remedies],
-        "alternatives": [asdict(other) for other in fit.alternatives],
+        "alternatives": [asdict(other) | {"parameters": scripted(other.parameters)} for other in fit.alternatives],
         "error": {
             "in_sample": _errors(fit.in_sample),
             "held_out": _errors(fit.held_out),
@@ -90,6 +90,15 @@ def _engine(engine: Any) -> dict[str, Any]:
     return _without(asdict(engine), "law") | {"law": engine.law._asdict()}
 
 
+def _finding(finding: Finding, numbers: Mapping[int, int]) -> dict[str, Any]:
+    """The finding; of a fit with the numbers of its message, and the places of the cells that it is about."""
+    of, figures = (finding.of, finding.figures) if isinstance(finding, Misfit) else ((), {})
+    plainly = {name: asdict(figure) for name, figure in figures.items()}
+    places = [numbers[id(one)] for one in of if id(one) in numbers]
+    told = {name: getattr(finding, name) for name in ("severity", "code", "message", "value", "advice")}
+    return told | {"figures": plainly, "cells": places}
+
+
 def _limit(cause: Cause, numbers: Mapping[int, int]) -> dict[str, Any]:
     cell = cause.of.cell
     return {
@@ -109,6 +118,8 @@ def _limit(cause: Cause, numbers: Mapping[int, int]) -> dict[str, Any]:
         "fit_s": cause.fit_s,
         "roof_s": cause.roof_s,
         "fitted_roof_s": cause.fitted_roof_s,
+        "passes_s": cause.passes_s,
+        "bound_share": cause.bound_share,
         "formulas": FORMULAS,
         "roof_inputs": dict(cause.roof_inputs),
         "batch": cause.batch,

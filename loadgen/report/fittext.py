@@ -14,15 +14,17 @@ from dataclasses import dataclass
 from loadgen.report.fitjson import plain
 from loadgen.report.fitprediction import predictions
 from loadgen.roofline.account import Account, parameters
+from loadgen.roofline.fit_parameters import NO_CAP
 from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
 from loadgen.roofline.named import describe
 from loadgen.roofline.overlay import Prediction, prediction_json
 from loadgen.roofline.remedies import operating_points
-from loadgen.roofline.tell import sentence
+from loadgen.roofline.tell import off, sentence
 from loadgen.roofline.words import count, loads, number, percent, quantity, seconds, signed
 
 COUNTED = ("tokens per step", "sequences", "context tokens")  # units whose numbers are whole, and exact
 MOST_HELP = 12  # rows of "what would help"
+NOTHING = 0.01  # of the upper end of an interval: a lower end below it says only how large the value can be
 _WORDS = {"ttft": "TTFT", "itl": "ITL", "output_tokens_per_s": "whole server, output tokens/s"}
 
 
@@ -50,7 +52,7 @@ def sections(one: Account) -> tuple[Section, ...]:
         Section("Findings", tuple(_finding(f.severity, f.message, f.advice) for f in one.findings)),
         _limits(one),
         _help(one),
-        Section("Explanations that fit as well", tuple(_alternative(one))),
+        _alternatives(fit),
         *_predictions(one.predictions),
         _cells(fit),
         Section("How the files were read", one.notes),
@@ -107,23 +109,21 @@ def _parameters(fit: Fit) -> Section:
         (
             one.name,
             _amount(one, one.value) if one.identified else "not identified",
-            f"{_amount(one, one.low)} to {_amount(one, one.high)}",
-            one.unit,
+            _range(one),
+            _of(one.unit),
             one.settle if not one.identified else "",
         )
         for one in parameters(fit)
     ]
     lines = [
         f"{f'{label}: ' if label and len(fit.engine) > 1 else ''}token budget {engine.token_budget:,} per step, "
-        f"{'chunked prefill' if engine.chunked else 'whole prompts in steps of their own'}, at most "
-        f"{engine.max_sequences:,} sequences"
+        f"{'chunked prefill' if engine.chunked else 'whole prompts in steps of their own'}, "
+        + ("no cap on sequences" if engine.max_sequences >= NO_CAP else f"at most {engine.max_sequences:,} sequences")
         + (f", KV cache of {engine.kv_tokens:,} tokens" if engine.kv_tokens is not None else "")
         for label, engine in fit.engine.items()
     ]
     lines += [f"to use them: loadgen predict --constants {text}" for text in _constants(fit)]
-    return Section(
-        "Parameters", tuple(lines), ("parameter", "value", "90 %", "unit", "what would settle it"), tuple(rows)
-    )
+    return Section("Parameters", tuple(lines), ("parameter", "value", "90 %", "", "what would settle it"), tuple(rows))
 
 
 def _constants(fit: Fit) -> Iterator[str]:
@@ -136,11 +136,27 @@ def _constants(fit: Fit) -> Iterator[str]:
 
 
 def _amount(one: Parameter, value: float) -> str:
+    """The value with its unit; `_of` says of what it is."""
     if one.unit == "s" or one.unit.startswith("s "):
         return seconds(value)
     if one.unit in COUNTED and math.isfinite(value):
         return f"{value:,.0f}"
-    return quantity(value, "B") if one.unit == "bytes/s" else number(value)
+    if one.unit.startswith("share "):
+        return quantity(value * 100, "%")
+    return f"{quantity(value, 'B')}/s" if one.unit == "bytes/s" else number(value)
+
+
+def _of(unit: str) -> str:
+    """What stands behind a value that has its unit already: per step, of peak bandwidth."""
+    return "" if unit in ("s", "bytes/s") else unit.removeprefix("s ").removeprefix("share ")
+
+
+def _range(one: Parameter) -> str:
+    """The ends of the interval; one that is nothing beside the other, or has no end, is not a number to read."""
+    low, high = _amount(one, one.low), _amount(one, one.high)
+    if math.isinf(one.high):
+        return f"{low} or more"
+    return f"at most {high}" if one.low < NOTHING * one.high else f"{low} to {high}"
 
 
 def _finding(severity: str, message: str, advice: str) -> str:
@@ -176,9 +192,10 @@ def _value(metric: str, value: float) -> str:
     return quantity(value, "tokens/s") if metric == "output_tokens_per_s" else seconds(value)
 
 
-def _alternative(one: Account) -> Iterator[str]:
-    for other in one.fit.alternatives:
-        yield f"{other.explanation} (loss {number(other.loss_ratio)} times the best). To decide: {other.decide}"
+def _alternatives(fit: Fit) -> Section:
+    lines = [f"{other.explanation} ({off(other)}). To decide: {other.decide}" for other in fit.alternatives]
+    head = [f"Mean error of TTFT / ITL in brackets; this fit: {off(one, '_here')}." for one in fit.alternatives[:1]]
+    return Section("Explanations that fit as well", (*head, *lines))
 
 
 def _predictions(several: Sequence[Prediction]) -> Iterator[Section]:

@@ -7,7 +7,7 @@ Why: the page of a table and the section in a run's report are one view, and nei
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -40,12 +40,13 @@ def fit_view(fit: Json, at: str = "") -> dict[str, Any]:
         "headline": _headline(fit),
         "refused": fit["refused"],
         "findings": fit["findings"],
+        "traced": list(_traced(fit)),
         "sure": _sure(fit["error"]),
         "errors": _errors(fit["error"]),
         "parameters": [_parameter(name, of) for name, of in fit["parameters"].items()],
         "limits": [_limit(of, several) for of in fit["limits"]],
         "remedies": _remedies(fit["remedies"], several),
-        "alternatives": [dict(of) | {"loss": f"{significant(of['loss_ratio'], 3)} ×"} for of in fit["alternatives"]],
+        "alternatives": [_alternative(of) for of in fit["alternatives"]],
         "cells": [_cell(of, several) for of in fit["cells"]],
         "engines": [_engine(label, of) for label, of in fit["engine"].items()],
         "formulas": fit["limits"][0]["formulas"] if fit["limits"] else {},
@@ -125,6 +126,31 @@ def _errors(errors: Json) -> list[dict[str, Any]]:
 def _error(share: float | None) -> str:
     """An error in percent, two digits: 1.6 %."""
     return NONE if share is None else f"{significant(share * 100, 2)} %"
+
+
+# --- the sentences ----------------------------------------------------------------------------------------------------
+
+
+def _alternative(of: Json) -> dict[str, Any]:
+    """With the mean errors of the other explanation, and of this fit beside it."""
+    figures = of["figures"]
+    both = {
+        title: " / ".join(
+            _error(figures[name]["value"]) if (name := f"{metric}_error{whose}") in figures else NONE
+            for metric in ("ttft", "itl")
+        )
+        for title, whose in (("off", ""), ("off_here", "_here"))
+    }
+    return dict(of) | both
+
+
+def _traced(fit: Json) -> Iterator[tuple[str, str]]:
+    """(the sentence's word, its number with formula and inputs) of all findings and alternatives."""
+    for of in (*fit["findings"], *fit["alternatives"]):
+        for name, figure in of.get("figures", {}).items():
+            inputs = ", ".join(f"{key} = {_input(value)}" for key, value in figure["inputs"].items())
+            text = f"{_input(figure['value'])} = {figure['formula']}" + (f"; {inputs}" if inputs else "")
+            yield f"{of.get('code') or of['name']}: {name}", text
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

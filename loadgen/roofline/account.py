@@ -7,7 +7,7 @@ Why: text, pages and JSON of a fit are made from this one value, so they cannot 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadgen.model import Finding
@@ -56,6 +56,11 @@ def parameters(fit: Fit) -> tuple[Parameter, ...]:
         ends = {name: getattr(share, name) * peak for name in ("value", "low", "high")}
         found.append(replace(share, name="kv_bandwidth", unit="bytes/s", **ends))
     return tuple(found)
+
+
+def scripted(values: Mapping[str, float]) -> dict[str, float]:
+    """Values of parameters by the names that users script against."""
+    return {_scripted(name): value for name, value in values.items()}
 
 
 def _scripted(name: str) -> str:

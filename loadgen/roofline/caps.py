@@ -20,16 +20,16 @@ import numpy as np
 
 from loadgen.model import Finding
 from loadgen.roofline.causes import Cause, mean_length
+from loadgen.roofline.figures import Figure, ratio, read
 from loadgen.roofline.fitted import Fit, FitCell
-from loadgen.roofline.marks import name, residual, several, told
-from loadgen.roofline.parts import QUEUE
-from loadgen.roofline.words import number
+from loadgen.roofline.marks import evidence, first, misfit, residual
 
 WAITING = 0.25  # of the users, that must wait
 IDLE = 0.7  # of the time in prefill, over which prompts are what others wait for
 APART = 1.5  # between the sizes of two kinds of request, so that they tell memory from a count
 CLEAR = 2.0  # by which one cap explains the numbers of running sequences better (ratio of their spreads)
 NOT_FITTED = 0.4  # of |log(measured / fit)| of TTFT
+RUNNING = "median over the cells of load / (TTFT + (osl - 1) * ITL) * ((osl - 1) * ITL + prefill)"
 FULL, ROOM = 0.95, 0.8  # of the KV cache, as the server says
 
 
@@ -52,13 +52,16 @@ def caps(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
         yield _finding(some)
         far = [residual(one.of, "ttft") for one in some]
         if max(map(abs, far)) > NOT_FITTED:
-            most = math.exp(max(far, key=abs))
-            yield Finding(
+            worst = max((one.of for one in some), key=lambda one: abs(residual(one, "ttft")))
+            most = ratio(("ttft_s", worst.cell.ttft_s), ("ttft_fit_s", worst.ttft_fit_s), "number")
+            yield misfit(
                 "questionable",
                 "cap_not_fitted",
-                f"the fit does not reproduce that cap: TTFT is up to {number(most)} times its value",
-                most,
+                "the fit does not reproduce that cap: TTFT is up to {most} times its value ({cell})",
+                most.value,
                 "believe the measured TTFT beyond the cap; measure more loads around it",
+                first(worst, [one.of for one in some]),
+                most=most,
             )
 
 
@@ -69,7 +72,7 @@ def behind(cause: Cause) -> Held | None:
         return None
     output = mean_length(cell, cell.output_tokens)
     decoding = (output - 1.0) * cell.itl_s
-    prefill = sum(part.seconds for part in cause.parts if part.bound != QUEUE)
+    prefill = cause.passes_s
     rate = cell.load / (cell.ttft_s + decoding)
     if rate * (cell.ttft_s - prefill) < WAITING * cell.load or rate * prefill > IDLE:
         return None
@@ -81,28 +84,47 @@ def _finding(held: Sequence[Held]) -> Finding:
     """One cap where lengths or the server tell it, else both."""
     cap, memory = (_middle(values) for values in ([one.running for one in held], [_tokens(one) for one in held]))
     least = min(held, key=lambda one: one.of.cell.load)
-    mark = f"requests wait while the server is not busy with prompts, in {several([one.of for one in held])} from "
-    mark += f"{name(least.of.cell)} on: a cap"
-    kept = f"of about {number(cap, 2)} sequences"
-    full = f"of about {number(memory, 2)} tokens of KV memory"
-    verdict, why = _which(held)
-    if verdict == "batch_cap":
-        advice = "raise the cap on sequences (max_num_seqs), or send less to each replica"
-        return Finding("info", verdict, f"{mark} {kept} ({why})", cap, advice)
-    if verdict == "kv_cap":
-        advice = "an fp8 KV cache, more memory for it, more GPUs, or shorter contexts"
-        return Finding("info", verdict, f"{mark} {full} ({why})", memory, advice)
-    advice = "measure prompts of another length at these loads: memory holds fewer long ones, a batch cap as many"
-    return Finding("info", verdict, f"{mark} {kept}, or {full}: {why}", cap, advice)
+    mark = "requests wait while the server is not busy with prompts, in {cells} from {cell} on: a cap"
+    kept, full = "of about {cap} sequences", "of about {memory} tokens of KV memory"
+    usage = _usage(held)
+    verdict, why = _which(held, usage)
+    text, value, advice = {
+        "batch_cap": (
+            f"{kept} ({why})",
+            cap,
+            "raise the cap on sequences (max_num_seqs), or send less to each replica",
+        ),
+        "kv_cap": (f"{full} ({why})", memory, "an fp8 KV cache, more memory for it, more GPUs, or shorter contexts"),
+        "batch_or_kv_cap": (
+            f"{kept}, or {full}: {why}",
+            cap,
+            "measure prompts of another length at these loads: memory holds fewer long ones, a batch cap as many",
+        ),
+    }[verdict]
+    return misfit(
+        "info",
+        verdict,
+        f"{mark} {text}",
+        value,
+        advice,
+        first(least.of, [one.of for one in held]),
+        cap=Figure(cap, "about", RUNNING),
+        memory=Figure(memory, "about", f"{RUNNING} * (isl + osl / 2)"),
+        usage=read(usage, "share", "kv_usage"),
+    )
 
 
-def _which(held: Sequence[Held]) -> tuple[str, str]:
-    """(code, why)."""
-    usage = max((told(one.of.cell, "kv_usage", -1.0) for one in held), default=-1.0)
+def _usage(held: Sequence[Held]) -> float:
+    """Of the KV cache, the most that the server said; nan where it said nothing."""
+    return max((one for h in held if math.isfinite(one := evidence(h.of.cell, "kv_usage"))), default=math.nan)
+
+
+def _which(held: Sequence[Held], usage: float) -> tuple[str, str]:
+    """(code, why); the latter a template."""
     if usage > FULL:
-        return "kv_cap", f"the server says that its KV cache was {usage:.0%} full"
-    if 0 <= usage < ROOM:
-        return "batch_cap", f"the server says that its KV cache was at most {usage:.0%} full"
+        return "kv_cap", "the server says that its KV cache was {usage} full"
+    if usage < ROOM:
+        return "batch_cap", "the server says that its KV cache was at most {usage} full"
     sizes = [one.size for one in held]
     if max(sizes) < APART * min(sizes):
         return "batch_or_kv_cap", "requests of one length cannot tell"

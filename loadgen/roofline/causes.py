@@ -61,6 +61,19 @@ class Cause:
     roof_inputs: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def passes_s(self) -> float:
+        """What the phase's own work takes, nothing waits."""
+        return sum(part.seconds for part in self.parts if part.bound != QUEUE)
+
+    @property
+    def bound_share(self) -> float:
+        """Of the phase's time, what counts as the bound; nan where none is told, or the client is it."""
+        total = sum(part.seconds for part in self.parts)
+        if self.bound in (None, CLIENT) or total <= 0:
+            return math.nan
+        return sum(part.seconds for part in self.parts if part.bound == self.bound) / total
+
+    @property
     def work_bound(self) -> str | None:
         """What bounds the phase's own passes, waiting left out."""
         return bound_of(tuple(part for part in self.parts if part.bound != QUEUE))
@@ -82,6 +95,8 @@ FORMULAS: Mapping[str, str] = {
     "distance_to_roof": "measured_s / roof_s",
     "distance_to_fitted_roof": "measured_s / fitted_roof_s",
     "fitted_roof_s": "the sum of the parts bound by compute or memory",
+    "passes_s": "the sum of the parts that are not bound by queue",
+    "bound_share": "the sum of the parts bound by what the phase is bound by / the sum of all parts",
     "flops": "flops_per_token * tokens + head_flops * sampled tokens + attention_flops per pair * pairs",
     "bytes": "passes * (dense_bytes + expert_bytes * (1 - (1 - expert_share) ^ tokens of a pass)) + kv_bytes",
     "kv_bytes": "gpus * kv_bytes of a token and GPU * batch * context tokens (decode)",

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from loadgen.errors import UsageError
 from loadgen.model import Finding
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.figures import read
 from loadgen.roofline.fit_alternatives import alternatives
 from loadgen.roofline.fit_baselines import BASELINES
 from loadgen.roofline.fit_intervals import Spread, spread
@@ -30,6 +31,7 @@ from loadgen.roofline.fit_results import Flags, draws, engines, fit_cells, param
 from loadgen.roofline.fit_search import Point, Search
 from loadgen.roofline.fit_trace import cell_times
 from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
+from loadgen.roofline.marks import misfit
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
@@ -195,13 +197,17 @@ def findings(refused: Finding | None, held_out: Errors | None, baselines: Mappin
             other = baselines[name]
             theirs = getattr(other, metric)
             if theirs < own:
-                yield Finding(
+                yield misfit(
                     "info",
                     "loses_to_baseline",
-                    f"{name} predicts the held-out cells' {metric.upper()} better than the model: {theirs:.1%} against "
-                    f"{own:.1%} median error",
+                    "{name} predicts the held-out cells' {metric} better than the model: {theirs} against {own} "
+                    "median error",
                     own,
                     f"between measured cells trust {name}; the model is for what lies outside of them",
+                    name=name,
+                    metric=metric.upper(),
+                    theirs=read(theirs, "share", f"baseline_{name}_{metric}"),
+                    own=read(own, "share", f"held_out_{metric}"),
                 )
 
 

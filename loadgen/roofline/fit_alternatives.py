@@ -13,14 +13,15 @@ one's - about what any law of this kind is wrong by anyway, so that little noise
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from loadgen.roofline.figures import ASSUMED, ERROR, FITTED, Figure, named_in, read, told
 from loadgen.roofline.fit_model import Problem, World, problem
 from loadgen.roofline.fit_others import others
-from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, TOP_MBU, UTILISATIONS, Knobs, named
+from loadgen.roofline.fit_parameters import BLACK_BOX, NO_CAP, TOP_MBU, UTILISATIONS, Knobs, kv_tokens, named
 from loadgen.roofline.fit_search import WORTH, Objective, Point, Search, minimise
 from loadgen.roofline.fitted import Alternative
 from loadgen.roofline.passes import Deployment
@@ -32,12 +33,16 @@ CACHED = 0.3  # share of the prompt in the prefix cache in the "prefix_cache" hy
 
 @dataclass(frozen=True, slots=True)
 class Idea:
-    """Another world: what to call it, what it says, what would decide, and how it is made (None: not possible here)."""
+    """Another world: what to call it, what it says, what would decide, and how it is made (None: not possible here).
+
+    explanation: a template of its numbers; `{mfu}` is what was fitted to it, `{mfu_here}` what the best fit says.
+    """
 
     name: str
     explanation: str
     decide: str
     make: Callable[[Search, Point], Search | None]
+    assumed: Mapping[str, Figure] = field(default_factory=dict)
 
 
 def _on(search: Search, world: World, whole: Problem | None = None) -> Search:
@@ -98,42 +103,33 @@ def _cached(search: Search, best: Point) -> Search | None:
     return with_cache(search, CACHED)
 
 
+_KV_READS = "KV reads reach {kv_mbu} of the bandwidth (this fit: {kv_mbu_here})"
+_CONFIG = "the model's config.json; ITL against context at a batch of 8 from 64 tokens on: a window bends it"
+_CAPACITY = "the server's KV capacity in its metrics or log: half the bytes are twice the tokens"
 IDEAS: tuple[Idea, ...] = (
     Idea(
         "window",
-        f"half of the layers look back {WINDOW} tokens only, and KV reads are slower than fitted",
-        "the model's config.json; ITL against context at a batch of 8 from 64 tokens on: a window bends it",
+        f"half of the layers look back {{window_tokens}} tokens only, and {_KV_READS}",
+        _CONFIG,
         _window,
+        {"window_tokens": Figure(WINDOW, "count", ASSUMED)},
     ),
-    Idea(
-        "full_attention",
-        "no layer has a window, and KV reads are faster than fitted",
-        "the model's config.json; ITL against context at a batch of 8 from 64 tokens on: a window bends it",
-        _full,
-    ),
-    Idea(
-        "fp8_kv",
-        "the KV cache holds 8 bits per element, and its reads reach half of the bandwidth share that was fitted",
-        "the server's KV capacity in its metrics or log: half the bytes are twice the tokens",
-        _kv(0.5, "bf16"),
-    ),
-    Idea(
-        "bf16_kv",
-        "the KV cache holds 16 bits per element, and its reads reach twice the bandwidth share that was fitted",
-        "the server's KV capacity in its metrics or log: half the bytes are twice the tokens",
-        _kv(2.0, "fp8"),
-    ),
+    Idea("full_attention", f"no layer has a window, and {_KV_READS}", _CONFIG, _full),
+    Idea("fp8_kv", f"the KV cache is fp8, not bf16, and {_KV_READS}", _CAPACITY, _kv(0.5, "bf16")),
+    Idea("bf16_kv", f"the KV cache is bf16, not fp8, and {_KV_READS}", _CAPACITY, _kv(2.0, "fp8")),
     Idea(
         "kv_replication",
-        "GPUs hold other copies of KV heads than their number says, and KV reads reach another share of bandwidth",
+        f"a GPU reads {{kv_factor}} times the KV bytes that heads over GPUs say, and {_KV_READS}",
         "the same cells on one GPU more or less: copies do not shrink",
         _replicated,
     ),
     Idea(
         "prefix_cache",
-        f"{CACHED:.0%} of the prompt tokens come from the prefix cache, and prefill is slower than fitted",
+        "{cached_share} of the prompt tokens come from the prefix cache, and prefill reaches {mfu} of the peak "
+        "(this fit: {mfu_here})",
         "the same cells with prompts that never repeat, or the server's cached_tokens",
         _cached,
+        {"cached_share": Figure(CACHED, "share", ASSUMED)},
     ),
 )
 
@@ -174,7 +170,25 @@ def _ideas(search: Search, best: Point) -> Iterable[Alternative]:
         if one is not None and not _as_good(search, best, one):
             one = other.rescheduled(one)  # the best one's token budget may have made up for what this idea explains
         if one is not None and _as_good(search, best, one):
-            yield Alternative(idea.name, idea.explanation, idea.decide, one.loss / max(best.loss, 1e-9))
+            assumed = {"kv_factor": Figure(other.world.kv_factor, "number", ASSUMED), **idea.assumed}
+            yield _listed(idea.name, idea.explanation, idea.decide, one, best, assumed)
+
+
+def _listed(
+    name: str, explanation: str, decide: str, one: Point, best: Point, known: Mapping[str, Figure]
+) -> Alternative:
+    """The alternative with the numbers that its sentence needs: those that are known, the others as fitted."""
+    values = {f"{key}_here": value for key, value in named(best.model.world.table, best.values).items()}
+    values |= (own := named(one.model.world.table, one.values))
+    figures = {
+        key: known.get(key) or Figure(values[key], "s" if key.removesuffix("_here").endswith("_s") else "share", FITTED)
+        for key in named_in(explanation)
+    }
+    for whose, point in (("", one), ("_here", best)):
+        errors = zip(("ttft", "itl"), _off(point), strict=True)
+        figures |= {f"{metric}_error{whose}": Figure(error, "share", ERROR) for metric, error in errors}
+    ratio = one.loss / max(best.loss, 1e-9)
+    return Alternative(name, told(explanation, figures), decide, ratio, figures, own)
 
 
 def _switches(search: Search, best: Point) -> Iterable[Alternative]:
@@ -194,7 +208,7 @@ def _switches(search: Search, best: Point) -> Iterable[Alternative]:
         tries.append(
             (
                 "kv_cap",
-                "the KV cache is what limits the batch, not a cap on sequences",
+                "a KV cache of {kv_tokens} tokens limits the batch, not a cap of {max_sequences} sequences",
                 "more users at another prompt length: memory's limit moves with it, a cap does not",
                 [replace(knobs, max_sequences=NO_CAP, kv=one) for one in shares],
             )
@@ -202,30 +216,35 @@ def _switches(search: Search, best: Point) -> Iterable[Alternative]:
     for name, explanation, decide, candidates in tries:
         found = [one for k in candidates if (one := search.at(k, best.values, best.scale)) is not None]
         if found and _as_good(search, best, other := min(found, key=lambda one: one.loss)):
-            yield Alternative(name, explanation, decide, other.loss / max(best.loss, 1e-9))
+            yield _listed(name, explanation, decide, other, best, _limits(search, best, other))
+
+
+def _limits(search: Search, best: Point, other: Point) -> dict[str, Figure]:
+    """What limits the batch, of the first deployment."""
+    tokens = kv_tokens(next(iter(search.world.deployments.values())), other.knobs.kv)
+    cap = read(best.knobs.max_sequences, "count", "max_sequences")
+    return {"max_sequences": cap} | ({} if tokens is None else {"kv_tokens": Figure(tokens, "count", FITTED)})
 
 
 def _others(search: Search, best: Point) -> Iterable[Alternative]:
     for one in others(search, best):
-        yield Alternative(one.name, one.explanation, one.decide, one.loss / max(best.loss, 1e-9))
+        yield _listed(one.name, one.explanation, one.decide, one.point, best, one.figures)
 
 
 def _ends(search: Search, best: Point) -> Iterable[Alternative]:
     """The two ends of what the floor of a decode step may be made of."""
     names = [one.name for one in search.world.table]
+    explanation = "weights are read at {mbu} of the bandwidth, and every step has {step_s} of overhead"
     decide = "a second GPU count, quantisation or model size on the same engine: weight reads change, overhead does not"
     objective = Objective(best.model, best.scale, search.priors)
-    values = named(search.world.table, best.values)
-    for name, which, value in (("overhead", "mbu", TOP_MBU), ("bandwidth", "step_s", 0.2 * values["step_s"])):
+    least = Figure(0.2 * (now := named(search.world.table, best.values)["step_s"]), "s",
+                   "0.2 * step_s_here", {"step_s_here": now})  # fmt: skip
+    for name, which, end in (
+        ("overhead", "mbu", Figure(TOP_MBU, "share", ASSUMED)),
+        ("bandwidth", "step_s", least),
+    ):
         point = best.values.copy()
-        point[names.index(which)] = math.log(value)
+        point[names.index(which)] = math.log(end.value)
         there, loss = minimise(objective, point, search, held=names.index(which))
-        if _as_good(search, best, replace(best, values=there, loss=loss)):
-            told = named(search.world.table, there)
-            yield Alternative(
-                name,
-                f"weights are read at {told['mbu']:.0%} of the bandwidth, and every step has "
-                f"{told['step_s'] * 1e3:.2g} ms of overhead",
-                decide,
-                loss / max(best.loss, 1e-9),
-            )
+        if _as_good(search, best, other := replace(best, values=there, loss=loss)):
+            yield _listed(name, explanation, decide, other, best, {which: end})

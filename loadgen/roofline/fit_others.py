@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from loadgen.errors import UsageError
 from loadgen.roofline import catalog
+from loadgen.roofline.figures import FITTED, Figure, Figures
 from loadgen.roofline.fit_parameters import Quantity, named
 from loadgen.roofline.fit_search import WORTH, Point, Search
 from loadgen.roofline.passes import Deployment, StepLaw, step_law
@@ -37,9 +38,10 @@ class Other:
     """A deployment that explains the cells from more usual utilisations."""
 
     name: str  # other_gpu or other_model
-    explanation: str
+    explanation: str  # a template of `figures`
     decide: str
-    loss: float
+    point: Point  # the best of those named
+    figures: Figures
 
 
 def others(search: Search, best: Point) -> Iterator[Other]:
@@ -59,10 +61,21 @@ def others(search: Search, best: Point) -> Iterator[Other]:
         if not fitted:
             continue
         cards = [there.gpu.name if name == "other_gpu" else there.shape.name for _, there, _ in fitted[:NAMED]]
-        values = (fitted[0][2], named(search.world.table, best.values))
-        usual, mine = (", ".join(f"{word} {one[word]:.2g}" for word in SEEN) for one in values)
+        usual, mine = (", ".join(f"{word} {{{word}{of}}}" for word in SEEN) for of in ("", "_here"))
         text = f"{' or '.join(cards)} would show these times at more usual utilisations ({usual}) than what was named "
-        yield Other(name, f"{text}({mine})", decide, min(point.loss for point, *_ in fitted))
+        figures = dict(_figures(known[0], fitted[0][1], named(search.world.table, best.values)))
+        yield Other(name, f"{text}({mine})", decide, min((p for p, *_ in fitted), key=lambda p: p.loss), figures)
+
+
+def _figures(said: Deployment, there: Deployment, values: Mapping[str, float]) -> Iterator[tuple[str, Figure]]:
+    """Each utilisation on the other deployment, by the facts of both (laws at a utilisation of one)."""
+    laws = {"here": step_law(said), "there": step_law(there)}
+    for name, (amount, rate) in SEEN.items():
+        yield f"{name}_here", Figure(values[name], "share", FITTED)
+        inputs = {f"{one}_{side}": float(getattr(law, one)) for one in (amount, rate) for side, law in laws.items()}
+        formula = f"{name}_here * {amount}_there / {amount}_here * {rate}_here / {rate}_there"
+        value = values[name] * _ratio(laws["here"], laws["there"], amount, rate)
+        yield name, Figure(value, "share", formula, {f"{name}_here": values[name], **inputs})
 
 
 def _more_usual(

@@ -10,15 +10,18 @@ that several utilisations at once would lie where no kernel does.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from loadgen.model import Finding
+from loadgen.roofline.figures import ASSUMED, FITTED, Figure, Figures
 from loadgen.roofline.fit_alternatives import with_cache
 from loadgen.roofline.fit_model import World
 from loadgen.roofline.fit_parameters import BLACK_BOX, TOP_MBU, UTILISATIONS, named
 from loadgen.roofline.fit_search import Objective, Point, Search
+from loadgen.roofline.fitted import Misfit
+from loadgen.roofline.marks import misfit
 from loadgen.roofline.serving_kernel import Floats
 
 STRANGE = 5.5  # sum of squared deviations of the utilisations from what kernels reach
@@ -33,7 +36,7 @@ CEILINGS = {"mfu": 0.85, "mbu": TOP_MBU}
 AT_BOUND = 0.95
 
 
-def refusal(search: Search, best: Point) -> Finding | None:
+def refusal(search: Search, best: Point) -> Misfit | None:
     """Why these cells cannot come from these deployments; None where they can."""
     if search.world.table == BLACK_BOX or any(
         one.evidence.get("tokens_per_event", 1.0) > GROUPED for one in search.problem.cells
@@ -48,16 +51,23 @@ def refusal(search: Search, best: Point) -> Finding | None:
     if max(values["mfu"], values["mbu"]) > AT_BOUND and _data_loss(best) > allowed:
         if _rescued(search, best, allowed):
             return None
-        fast = [name for name in UTILISATIONS if values[name] > AT_BOUND]
-        return _refused(f"{names} cannot have shown these times: they need {', '.join(fast)} above 1", fast=True)
+        fast = ", ".join(name for name in UTILISATIONS if values[name] > AT_BOUND)
+        text = f"{names} cannot have shown these times: they need {fast} above {{most}}"
+        return _refused(text, {"most": Figure(1.0, "share", ASSUMED)}, fast=True)
     over = [name for name, most in CEILINGS.items() if values[name] > most]
     if len(over) == len(CEILINGS) and not _rescued(search, best, max(allowed, _data_loss(best))):
-        told = " and ".join(f"{name} {values[name]:.2g}" for name in over)
-        return _refused(f"{names} would need {told} to show these times: no engine comes near both at once", fast=True)
+        need = " and ".join(f"{name} {{{name}}}" for name in over)
+        text = f"{names} would need {need} to show these times: no engine comes near both at once"
+        return _refused(text, _fitted(values, over), fast=True)
     if search.priors and sum(z * z for z in _deviations(search, best.values)) > STRANGE:
-        told = ", ".join(f"{name} {values[name]:.2g}" for name in UTILISATIONS)
-        return _refused(f"{names} would show these times only at utilisations that kernels do not have ({told})")
+        need = ", ".join(f"{name} {{{name}}}" for name in UTILISATIONS)
+        text = f"{names} would show these times only at utilisations that kernels do not have ({need})"
+        return _refused(text, _fitted(values, UTILISATIONS))
     return None
+
+
+def _fitted(values: Mapping[str, float], names: Iterable[str]) -> dict[str, Figure]:
+    return {name: Figure(values[name], "share", FITTED) for name in names}
 
 
 def _rescued(search: Search, best: Point, allowed: float) -> bool:
@@ -72,9 +82,9 @@ def _rescued(search: Search, best: Point, allowed: float) -> bool:
     return False
 
 
-def _refused(text: str, *, fast: bool = False) -> Finding:
+def _refused(text: str, figures: Figures, *, fast: bool = False) -> Misfit:
     code = "faster_than_physics" if fast else "refused_deployment"
-    return Finding("invalid", code, text, advice="check GPU, GPU count, model and data types")
+    return misfit("invalid", code, text, None, "check GPU, GPU count, model and data types", (), **figures)
 
 
 def _deviations(search: Search, point: Floats) -> list[float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from loadgen.model import Finding
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.figures import Figure
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.serving import EngineConfig
 
@@ -63,6 +64,17 @@ class Alternative:
     explanation: str
     decide: str
     loss_ratio: float  # its loss / the best loss
+    # The numbers of the explanation, and how far off it is beside the best fit: ttft_error, ttft_error_here ...
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    parameters: Mapping[str, float] = field(default_factory=dict)  # all of them, as fitted to it
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit(Finding):
+    """A finding of a fit: with the numbers of its message, and the cells that it is about."""
+
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    of: tuple[FitCell, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What a cell beside its model says to the rules that look for misfits: residuals, evidence, trends, names.
 
-Knows: `FitCell` and its cell's evidence. Must not know: which cause leaves which mark (`misfit`, `caps`).
+Knows: `FitCell` and its cell's evidence, and how a finding is made of a sentence and its figures. Must not know: which
+cause leaves which mark (`misfit`, `misfit_run`, `caps`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.model import Severity
 from loadgen.roofline.cells import Cell
-from loadgen.roofline.fitted import Fit, FitCell
+from loadgen.roofline.figures import Figure, named_in, read, told
+from loadgen.roofline.fitted import Fit, FitCell, Misfit
 from loadgen.roofline.words import count, loads
 
 Floats = npt.NDArray[np.float64]
+SEVERAL = 1.05  # tokens per event
+SURE = 4.5  # standard errors of a trend
+FAR = 0.4  # of |log(measured / fit)|, and FAR_SPREADS times the fit's spread: a cell that follows another law
+LONG = 512  # tokens of a prompt that is computed long enough to judge
 
 
 def name(cell: Cell) -> str:
@@ -24,12 +31,34 @@ def name(cell: Cell) -> str:
     return f"{lengths}, {cell.label}" if cell.label else lengths
 
 
-def several(some: Sequence[FitCell]) -> str:
-    """1 cell, 5 cells."""
-    return "1 cell" if len(some) == 1 else f"{len(some)} cells"
+def misfit(
+    severity: Severity,
+    code: str,
+    template: str,
+    value: float | None,
+    advice: str,
+    of: Sequence[FitCell] = (),
+    **more: Figure | str,
+) -> Misfit:
+    """A finding whose sentence is made of its figures; `{cells}` is how many it is about, `{cell}` the first of them.
+
+    more: by name what else the template asks for: figures, and words that hold no number but a cell's name.
+    """
+    figures = {key: one for key, one in more.items() if isinstance(one, Figure)}
+    words = {key: one for key, one in more.items() if isinstance(one, str)}
+    if of:
+        figures["cells"] = read(len(of), "cells", "cells")
+        words.setdefault("cell", name(of[0].cell))
+    figures = {key: one for key, one in figures.items() if key in named_in(template)}
+    return Misfit(severity, code, told(template, figures, **words), value, advice, figures=figures, of=tuple(of))
 
 
-def told(cell: Cell, what: str, without: float = math.nan) -> float:
+def first(worst: FitCell, some: Sequence[FitCell]) -> tuple[FitCell, ...]:
+    """The cells, the one that is named at their head."""
+    return worst, *(one for one in some if one is not worst)
+
+
+def evidence(cell: Cell, what: str, without: float = math.nan) -> float:
     """A further measurement of the cell; `without` where it has none."""
     return cell.evidence.get(what, without)
 
@@ -82,3 +111,9 @@ def trend(
     rest = y[good] - design @ solution
     covariance = float(rest @ rest) / free * np.linalg.inv(design.T @ design)
     return float(solution[1]), math.sqrt(max(float(covariance[1, 1]), 1e-18))
+
+
+def skipped(one: FitCell) -> bool:
+    """A TTFT far below the fit's beside an ITL that is not: of a prompt long enough to tell."""
+    ttft, itl = residual(one, "ttft"), residual(one, "itl")
+    return ttft < -FAR and one.cell.prompt_tokens >= LONG and not itl < -FAR / 2

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline.causes import PHASES, Phase, ends
+from loadgen.roofline.figures import Figure
 from loadgen.roofline.fitted import Fit, FitCell
 from loadgen.roofline.passes import Deployment
 from loadgen.roofline.whatif import Outcome, Situation, moved, outcome
@@ -68,6 +69,7 @@ class Remedy:
     high: float
     change: Mapping[str, tuple[float | str | None, float | str | None]]  # what was changed: from, to
     costs: str = ""  # what gets worse, where something does
+    figures: Mapping[str, Figure] = field(default_factory=dict)  # the numbers of `costs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +147,11 @@ def _deployments(where: Deployment) -> Iterator[Option]:
     types, gpus = where.dtypes, where.gpus
     if types.weights == "bf16":
         eight = "fp8" if where.gpu.rate("fp8") else types.compute
-        text = "weights in fp8, computed in fp8" if eight == "fp8" else "weights in fp8, still computed in 16 bits"
+        text = "weights in fp8, computed in fp8" if eight == "fp8" else "weights in fp8, still computed in bf16"
         yield Option("fp8_weights", text, _on(replace(where, dtypes=replace(types, weights="fp8", compute=eight))))
     if types.weights in ("bf16", "fp8", "int8"):
         narrow = replace(types, weights="int4", compute="bf16")
-        yield Option("int4_weights", "weights in 4 bits, computed in 16", _on(replace(where, dtypes=narrow)))
+        yield Option("int4_weights", "weights in int4, computed in bf16", _on(replace(where, dtypes=narrow)))
     if types.kv == "bf16":
         yield Option("fp8_kv", "an fp8 KV cache", _on(replace(where, dtypes=replace(types, kv="fp8"))))
     if 2 * gpus <= MOST_GPUS and where.shape.heads % (2 * gpus) == 0:
@@ -253,6 +255,7 @@ def _remedy(
     if gain < WORTH or low <= 1.0:
         return None
     was = _measured(one, metric, before[0])
+    worse = _worse(metric, before[0], after[0])
     return Remedy(
         name=option.name,
         text=option.text,
@@ -265,7 +268,8 @@ def _remedy(
         low=_gain(metric, low),
         high=_gain(metric, high),
         change=_differences(Situation(one.cell, fit.engine[one.cell.label], one.cell.deployment), changed),
-        costs=_costs(metric, before[0], after[0]),
+        costs=", ".join(f"{name.upper()} {signed(of.value)}" for name, of in worse.items()),
+        figures=worse,
     )
 
 
@@ -299,14 +303,16 @@ def _measured(one: FitCell, metric: Metric, predicted: Outcome) -> float:
     return value if math.isfinite(value) else float(getattr(predicted, metric))
 
 
-def _costs(metric: Metric, before: Outcome, after: Outcome) -> str:
+def _worse(metric: Metric, before: Outcome, after: Outcome) -> dict[str, Figure]:
     """Times that the change makes longer by over 5 %."""
-    worse = []
-    for name, title in (("ttft", "TTFT"), ("itl", "ITL")):
-        ratio = getattr(after, name) / getattr(before, name)
-        if name != metric and ratio > 1.05:
-            worse.append(f"{title} {signed(ratio - 1.0)}")
-    return ", ".join(worse)
+    worse = {}
+    for name in ("ttft", "itl"):
+        inputs = {"before_s": getattr(before, name), "after_s": getattr(after, name)}
+        if name != metric and inputs["after_s"] > 1.05 * inputs["before_s"]:
+            worse[name] = Figure(
+                inputs["after_s"] / inputs["before_s"] - 1.0, "share", "after_s / before_s - 1", inputs
+            )
+    return worse
 
 
 def _differences(now: Situation, changed: Situation) -> dict[str, tuple[float | str | None, float | str | None]]:

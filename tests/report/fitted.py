@@ -9,6 +9,7 @@ from typing import Any
 
 from loadgen.report.fitjson import fit_json
 from loadgen.roofline.causes import find_causes
+from loadgen.roofline.figures import ERROR, Figure
 from loadgen.roofline.fitted import Alternative, Errors, Fit, Parameter
 from loadgen.roofline.misfit import find_misfits
 from loadgen.roofline.remedies import find_remedies
@@ -25,7 +26,8 @@ def made(**more: object) -> Fit:
     mfu = Parameter("mfu", "share of peak FLOP/s", 0.6, 0.57, 0.63, True)
     held = Errors(0.031, 0.016, 0.07, 0.03, 3)
     curve = Errors(0.12, 0.012, 0.3, 0.05, 3)
-    other = Alternative("overlap", "overhead that hides behind the GPU", "a model of another size", 1.04)
+    off = {f"{name}_error{of}": Figure(0.02, "share", ERROR) for name in ("ttft", "itl") for of in ("", "_here")}
+    other = Alternative("overlap", "overhead that hides behind the GPU", "a model of another size", 1.04, off)
     fit = replace(fit, cells=tuple(beside), draws={"": draws(ENGINE, 6)}, parameters=(mfu, MBU_OPEN), held_out=held,
                   baselines={"interpolation": curve}, alternatives=(other,))  # fmt: skip
     return replace(fit, **more)  # type: ignore[arg-type]

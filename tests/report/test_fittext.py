@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 
@@ -15,6 +16,7 @@ from loadgen.report.fitview import fit_view
 from loadgen.roofline import catalog
 from loadgen.roofline.account import Account, account
 from loadgen.roofline.cells import Cell
+from loadgen.roofline.figures import ERROR, Figure
 from loadgen.roofline.fitted import Alternative, Errors, Fit, Parameter
 from loadgen.roofline.overlay import predict_on, prediction_json
 from loadgen.roofline.passes import constants_law
@@ -55,12 +57,36 @@ def test_the_text_says_first_how_far_off_and_where_the_model_loses() -> None:
     assert text.index("How far off") < text.index("Parameters") < text.index("What limits it") < text.index("Cells")
     assert "loses to plain interpolation on TTFT: 4.0 % against 2.0 %" in text
     assert "on ITL" not in text.partition("Parameters")[0]
-    assert "0.570 to 0.630" in text
+    assert "57.0 % to 63.0 %" in text
     assert "1.50 ms" in text
+    assert "per step" in text
+    assert " s per step" not in text
     assert "a second tensor-parallel degree" in text
     assert "To decide: contexts of 64k" in text
     assert "t.csv: a note" in text
     assert len({line for line in text.splitlines() if "128 → 256" in line and "user" in line}) >= 3
+
+
+def test_a_value_has_its_unit_once_and_an_open_interval_says_so() -> None:
+    rate = Parameter("kv_bandwidth", "bytes/s", 2.2e12, 2.1e12, 2.3e12, True)
+    step = Parameter("step_s", "s per step", 2e-3, 1e-6, 4e-3, False, "another TP")
+    cap = Parameter("batch_cap", "sequences", math.nan, 64.0, math.inf, False, "more users")
+    text = to_text([account(replace(made(), parameters=(rate, step, cap)))])
+    lines = {line.split()[0]: line for line in text.splitlines() if line.startswith("  ")}
+    assert "2.20 TB/s  2.10 TB/s to 2.30 TB/s" in lines["kv_bandwidth"]
+    assert "bytes/s" not in lines["kv_bandwidth"]
+    assert "at most 4.00 ms" in lines["overhead_s"]
+    assert "64 or more" in lines["batch_cap"]
+    assert "n/a" not in lines["batch_cap"]
+
+
+def test_an_alternative_stands_beside_the_fit_by_its_error() -> None:
+    figures = {f"{metric}_error{of}": Figure(value, "share", ERROR) for metric in ("ttft", "itl")
+               for of, value in (("", 0.031), ("_here", 0.028))}  # fmt: skip
+    other = Alternative("window", "half of the layers have a window", "contexts of 64k", 1.02, figures)
+    text = to_text([account(replace(made(), alternatives=(other,)))])
+    assert "this fit: 2.8 % / 2.8 %" in text
+    assert "half of the layers have a window (3.1 % / 3.1 %). To decide: contexts of 64k" in text
 
 
 def test_without_cells_held_out_nothing_is_claimed() -> None:

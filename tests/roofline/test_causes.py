@@ -165,7 +165,7 @@ def test_cached_prompt_tokens_are_not_counted_as_work() -> None:
 
 def test_a_sentence_tells_bytes_and_times_of_the_parts() -> None:
     text = sentence(cause(one_cell(128, 256, 32), "decode"))
-    assert text.startswith("Decode at 32 users")
+    assert text.startswith("Decode, 128 → 256 tokens at 32 users")
     assert "to read 15.0 GB of weights at 2.41 TB/s" in text
     assert "The hardware's roof is" in text
 
