@@ -44,6 +44,11 @@ COMPILED = (
     "stamp",
     "stamp_fresh",
     "advance",
+    "barred",
+    "next_change",
+    "coasting_chunk",
+    "more_blocks",
+    "coasting_steps",
     "coast",
     "arrive",
     "opening",
@@ -53,9 +58,10 @@ COMPILED = (
 
 def extend(k: Knobs, s: State, i: int, tokens: int, keep: int) -> bool:
     """Hold blocks for `tokens` more of request i, leaving `keep` free."""
-    missing = -(-(s.computed[i] + tokens) // k.block_tokens) - s.blocks[i]
-    if missing <= 0:
+    wanted = s.computed[i] + tokens
+    if wanted <= s.blocks[i] * k.block_tokens:
         return True
+    missing = -(-wanted // k.block_tokens) - s.blocks[i]
     if missing + keep > s.at[FREE]:
         return False
     s.at[FREE] -= missing
@@ -221,28 +227,61 @@ def advance(k: Knobs, s: State, end: float) -> int:
     return int(over)
 
 
-def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple[float, int]:
-    """Repeat a pure decode step while nothing can change, at a cost that does not grow with the batch.
+def barred(k: Knobs, s: State, i: int) -> bool:
+    """Whether request i, the first in line, has no room beside the batch: as long as nobody there ends, it has none."""
+    tokens = s.prompt[i] + s.generated[i] - s.prefilled[i]
+    if k.chunked == 1:
+        tokens = min(tokens, k.token_budget - s.at[RUNNING])
+    missing = -(-(s.prefilled[i] + tokens) // k.block_tokens) - s.blocks[i]
+    return bool(missing > 0 and missing + k.watermark > s.at[FREE])
 
-    Runs only where every step is sure to be alike: all sequences decode and none ends, memory suffices, and nobody can
-    be admitted (none waits, or the batch is full) before `arrival`, the next request's. Returns (time, steps run).
+
+def next_change(k: Knobs, s: State, now: float, arrival: float, chunk: int) -> float:
+    """Until when nobody can be admitted while no sequence ends: now, if someone can be in the very next step."""
+    if s.at[RUNNING] == s.running.size:
+        return math.inf
+    if chunk > 0:  # the budget is used up
+        return arrival
+    if s.at[STACK] > 0:
+        return arrival if barred(k, s, s.stack[s.at[STACK] - 1]) else now
+    if s.at[HEAD] < s.at[TAIL]:
+        i = s.queue[s.at[HEAD]]
+        if s.ready[i] <= now:
+            return arrival if barred(k, s, i) else now
+        arrival = min(arrival, s.ready[i])
+    return arrival
+
+
+def coasting_chunk(k: Knobs, s: State) -> int:
+    """Prompt tokens that the last of the batch reads in every step to come, the others decoding; 0 if it decodes too.
+
+    -1 where the next step is not like those after it.
     """
     batch = s.at[RUNNING]
-    full = batch == s.running.size
-    if s.at[HEAD] < s.at[TAIL]:
-        arrival = min(arrival, s.ready[s.queue[s.at[HEAD]]])
-    if batch == 0 or k.draft_tokens > 0 or batch >= k.token_budget:
-        return now, 0
-    if not full and (s.at[STACK] > 0 or arrival <= now):
-        return now, 0
-    if k.late > 0 and (s.at[HIDDEN] > 0 or s.at[FRESH] < batch):
-        return now, 0
-    spare = s.output[s.running[0]]
-    context = growth = 0.0  # of what all of them read in a step, and by how much it grows from step to step
-    for place in range(batch):
+    if batch == 0 or k.draft_tokens > 0:
+        return -1
+    i = s.running[batch - 1]
+    behind = s.prompt[i] + s.generated[i] - s.computed[i]
+    if behind == 1 and s.generated[i] > 0:
+        return 0 if batch < k.token_budget else -1
+    chunk = k.token_budget - batch + 1
+    return int(chunk) if k.chunked == 1 and 0 < chunk < behind else -1
+
+
+def coasting_steps(law: StepLaw, k: Knobs, s: State, chunk: int) -> tuple[int, float, float]:
+    """Steps that are sure to be alike; context that the decoding sequences read in the first, and how it grows."""
+    decoding = s.at[RUNNING] - (chunk > 0)
+    spare = 2**40
+    context = growth = 0.0
+    if k.late > 0 and (s.at[HIDDEN] > 0 or s.at[FRESH] < decoding):
+        return 0, 0.0, 0.0
+    if chunk > 0:
+        i = s.running[decoding]
+        spare = (s.prompt[i] + s.generated[i] - s.computed[i] - 1) // chunk
+    for place in range(decoding):
         i = s.running[place]
         if math.isnan(s.first[i]) or s.prompt[i] + s.generated[i] - s.computed[i] != 1:
-            return now, 0
+            return 0, 0.0, 0.0
         spare = min(spare, s.output[i] - s.generated[i] - 1)
         reads = s.computed[i] + 1
         context += context_seen(law, float(reads))
@@ -253,18 +292,47 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
             spare = min(spare, int(law.window_tokens) - reads + 1)
         bent = law.window_share > 0.0 and law.window_chunked == 0.0 and reads > law.window_tokens
         growth += 1.0 - law.window_share * bent
+    while spare > 0 and more_blocks(k, s, spare, chunk) > s.at[FREE]:
+        spare //= 2
+    return int(spare), context, growth
+
+
+def more_blocks(k: Knobs, s: State, steps: int, chunk: int) -> int:
+    """Blocks that the batch needs beyond those it has to coast through so many steps."""
     missing = 0
-    for place in range(batch):
+    decoding = s.at[RUNNING] - (chunk > 0)
+    for place in range(s.at[RUNNING]):
         i = s.running[place]
-        missing += max(0, -(-(s.computed[i] + spare) // k.block_tokens) - s.blocks[i])
-    if spare < 1 or missing > s.at[FREE]:
-        return now, 0
+        tokens = s.computed[i] + (steps if place < decoding else steps * chunk)
+        if tokens > s.blocks[i] * k.block_tokens:
+            missing += -(-tokens // k.block_tokens) - s.blocks[i]
+    return int(missing)
+
+
+def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple[float, int, int]:
+    """Repeat a step while nothing can change, at a cost that does not grow with the batch.
+
+    Runs only where every step is sure to be alike: all sequences decode and none ends - but for the last, which may
+    read its prompt in chunks that fill the budget -, memory suffices, and nobody can be admitted (none waits, or has no
+    place or no memory) before `arrival`, the next request's. Returns (time, steps run, the last one's tokens in each).
+    """
+    chunk = coasting_chunk(k, s)
+    if chunk < 0:
+        return now, 0, 0
+    until = next_change(k, s, now, arrival, chunk)
+    if until <= now:
+        return now, 0, 0
+    spare, context, growth = coasting_steps(law, k, s, chunk)
+    decoding = s.at[RUNNING] - (chunk > 0)
+    reader = s.running[s.at[RUNNING] - 1]
+    read = float(s.computed[reader])
+    b, p = float(decoding), float(chunk)
     steps = 0
-    first_end = longest = 0.0
-    b = float(batch)
-    while steps < spare and (full or now < arrival):
-        seen = context
-        compute, weights, kv, attention, communication, overhead = step_parts(law, b, b, 0.0, b, seen, seen, 0.0)
+    first_end = longest = pairs = 0.0
+    while steps < spare and now < until:
+        if chunk > 0:
+            pairs = visible_pairs(law, read + steps * p, p)
+        compute, weights, kv, attention, communication, overhead = step_parts(law, b, b, p, b, context, context, pairs)
         seconds = combine(law, compute, weights, kv, attention, communication, overhead)
         now += seconds
         if steps == 0:
@@ -273,18 +341,20 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
             longest = max(longest, seconds)
         context += growth
         steps += 1
-    for place in range(batch):
+    if steps == 0:
+        return now, 0, 0
+    s.at[FREE] -= more_blocks(k, s, steps, chunk)
+    for place in range(s.at[RUNNING]):
         i = s.running[place]
-        s.computed[i] += steps
-        s.generated[i] += steps
-        blocks = max(s.blocks[i], -(-s.computed[i] // k.block_tokens))
-        s.at[FREE] -= blocks - s.blocks[i]
-        s.blocks[i] = blocks
-        gap = max(first_end - s.last[i], longest)
-        if not s.gap[i] >= gap:
-            s.gap[i] = gap
-        s.last[i] = now
-    return now, steps
+        s.computed[i] += steps if place < decoding else steps * chunk
+        s.blocks[i] = max(s.blocks[i], -(-s.computed[i] // k.block_tokens))
+        if place < decoding:
+            s.generated[i] += steps
+            gap = max(first_end - s.last[i], longest)
+            if not s.gap[i] >= gap:
+                s.gap[i] = gap
+            s.last[i] = now
+    return now, steps, chunk
 
 
 def arrive(k: Knobs, s: State, i: int, sent: float) -> None:
@@ -353,7 +423,7 @@ def main_loop(law_digest: int) -> Callable[..., int]:
             arrival = math.inf
             if sent < n and starts[sent] >= 0.0:
                 arrival = starts[sent]
-            now, more = coast(law, k, s, now, arrival)
+            now, more, _ = coast(law, k, s, now, arrival)
             steps += more
         return steps
 

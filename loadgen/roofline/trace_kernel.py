@@ -25,7 +25,7 @@ KINDS = 120
 # and both for tokens that are still to reach their clients.
 ROWS, WAITING, DECODING, FRESH, FRESH_DECODING = range(5)
 Work = tuple[float, float, float, float, float, float, float]  # of a step, as `serving_kernel.work` says it
-COMPILED = ("slot", "note", "partly", "meet", "hand_out", "count_fresh", "context_read")
+COMPILED = ("slot", "note", "partly", "meet", "hand_out", "count_fresh", "coasted")
 
 
 def slot(tokens: float) -> int:
@@ -106,13 +106,18 @@ def count_fresh(s: State, skip: int, c: Floats) -> None:
             c[FRESH_DECODING] -= 1.0 / (s.output[i] - 1)
 
 
-def context_read(law: StepLaw, s: State, steps: int) -> float:
-    """Context tokens that the batch read in each of the steps just run, in the mean."""
-    seen = 0.0
-    for place in range(s.at[kernel.RUNNING]):
+def coasted(law: StepLaw, s: State, steps: int, chunk: int) -> Work:
+    """What each of the steps just coasted through did, in the mean; `chunk`: prompt tokens of the batch's last."""
+    decoding = s.at[kernel.RUNNING] - (chunk > 0)
+    seen = pairs = 0.0
+    for place in range(decoding):
         middle = s.computed[s.running[place]] + 1.0 - (steps + 1) / 2.0
         seen += kernel.context_seen(law, middle)
-    return seen
+    if chunk > 0:
+        read = float(steps * chunk)
+        pairs = kernel.visible_pairs(law, s.computed[s.running[decoding]] - read, read) / steps
+    b = float(decoding)
+    return b, b, float(chunk), b, seen, seen, pairs
 
 
 def trace_loop(law_digest: int) -> Callable[..., float]:
@@ -163,13 +168,13 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
             if sent < n and starts[sent] >= 0.0:
                 arrival = starts[sent]
             before = now
-            now, more = kernel.coast(law, k, s, now, arrival)
+            now, more, chunk = kernel.coast(law, k, s, now, arrival)
             if more > 0:
                 seconds = (now - before) / more
-                batch, seen = float(s.at[RUNNING]), context_read(law, s, more)
-                row = note(kinds, table, c, (batch, batch, 0.0, batch, seen, seen, 0.0), float(more), requests, answers)
+                load = coasted(law, s, more, chunk)
+                row = note(kinds, table, c, load, float(more), requests, answers)
                 totals[2] += more
-                totals[3] += more * batch
+                totals[3] += more * load[0]
         totals[0] = c[ROWS]
         return now + 0 * law_digest
 
