@@ -35,6 +35,7 @@ COMPILED = (
     "combine",
     "visible_pairs",
     "context_seen",
+    "lacking",
     "extend",
     "plan_running",
     "plan_waiting",
@@ -56,13 +57,17 @@ COMPILED = (
 )
 
 
-def extend(k: Knobs, s: State, i: int, tokens: int, keep: int) -> bool:
-    """Hold blocks for `tokens` more of request i, leaving `keep` free."""
-    wanted = s.computed[i] + tokens
-    if wanted <= s.blocks[i] * k.block_tokens:
-        return True
-    missing = -(-wanted // k.block_tokens) - s.blocks[i]
-    if missing + keep > s.at[FREE]:
+def lacking(k: Knobs, s: State, i: int, tokens: int) -> int:
+    """Blocks that request i needs to hold so many tokens in all, beyond those that it has."""
+    if tokens <= s.blocks[i] * k.block_tokens:
+        return 0
+    return int(-(-tokens // k.block_tokens) - s.blocks[i])
+
+
+def extend(k: Knobs, s: State, i: int, tokens: int) -> bool:
+    """Hold blocks for `tokens` more of request i, if there are any."""
+    missing = lacking(k, s, i, s.computed[i] + tokens)
+    if missing > s.at[FREE]:
         return False
     s.at[FREE] -= missing
     s.blocks[i] += missing
@@ -80,7 +85,7 @@ def plan_running(k: Knobs, s: State, budget: int) -> int:
         if s.generated[i] > 0 and behind == 1:
             tokens = 1 + min(k.draft_tokens, s.output[i] - s.generated[i] - 1)
         tokens = min(tokens, budget)
-        while not extend(k, s, i, tokens, 0):
+        while not extend(k, s, i, tokens):
             preempted = True
             s.at[RUNNING] -= 1
             victim = s.running[s.at[RUNNING]]
@@ -94,7 +99,8 @@ def plan_running(k: Knobs, s: State, budget: int) -> int:
         s.plan[place] = tokens
         budget -= tokens
         place += 1
-    s.plan[place : s.at[RUNNING]] = 0
+    for rest in range(place, s.at[RUNNING]):
+        s.plan[rest] = 0
     return -1 if preempted else budget
 
 
@@ -115,9 +121,13 @@ def plan_waiting(k: Knobs, s: State, now: float, budget: int) -> None:
         tokens = known - s.computed[i]
         if k.chunked == 1:
             tokens = min(tokens, budget)
-        if not extend(k, s, i, tokens, k.watermark if s.at[RUNNING] > 0 else 0):
+        missing = lacking(k, s, i, s.computed[i] + tokens)
+        keep = k.watermark if s.at[RUNNING] > 0 else 0
+        if missing > 0 and missing + keep > s.at[FREE]:
             s.computed[i] = 0
             return
+        s.at[FREE] -= missing
+        s.blocks[i] += missing
         if s.at[STACK] > 0:
             s.at[STACK] -= 1
         else:
@@ -139,7 +149,8 @@ def plan_step(k: Knobs, s: State, now: float) -> None:
     before = s.at[RUNNING]
     plan_waiting(k, s, now, k.token_budget)
     if s.at[RUNNING] > before:
-        s.plan[:before] = 0
+        for place in range(before):
+            s.plan[place] = 0
     else:
         plan_running(k, s, k.max_sequences * (1 + k.draft_tokens))
 
@@ -232,7 +243,7 @@ def barred(k: Knobs, s: State, i: int) -> bool:
     tokens = s.prompt[i] + s.generated[i] - s.prefilled[i]
     if k.chunked == 1:
         tokens = min(tokens, k.token_budget - s.at[RUNNING])
-    missing = -(-(s.prefilled[i] + tokens) // k.block_tokens) - s.blocks[i]
+    missing = lacking(k, s, i, s.prefilled[i] + tokens)
     return bool(missing > 0 and missing + k.watermark > s.at[FREE])
 
 
@@ -303,10 +314,8 @@ def more_blocks(k: Knobs, s: State, steps: int, chunk: int) -> int:
     decoding = s.at[RUNNING] - (chunk > 0)
     for place in range(s.at[RUNNING]):
         i = s.running[place]
-        tokens = s.computed[i] + (steps if place < decoding else steps * chunk)
-        if tokens > s.blocks[i] * k.block_tokens:
-            missing += -(-tokens // k.block_tokens) - s.blocks[i]
-    return int(missing)
+        missing += lacking(k, s, i, s.computed[i] + (steps if place < decoding else steps * chunk))
+    return missing
 
 
 def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple[float, int, int]:
@@ -347,7 +356,7 @@ def coast(law: StepLaw, k: Knobs, s: State, now: float, arrival: float) -> tuple
     for place in range(s.at[RUNNING]):
         i = s.running[place]
         s.computed[i] += steps if place < decoding else steps * chunk
-        s.blocks[i] = max(s.blocks[i], -(-s.computed[i] // k.block_tokens))
+        s.blocks[i] += lacking(k, s, i, s.computed[i])
         if place < decoding:
             s.generated[i] += steps
             gap = max(first_end - s.last[i], longest)
@@ -399,7 +408,7 @@ def main_loop(law_digest: int) -> Callable[..., int]:
         np.random.seed(seed + 0 * law_digest)
         n = starts.size
         s.at[FREE] = k.blocks
-        sent = steps = done = 0
+        sent = steps = done = int(s.at[PREEMPTED])  # 0, but not as a literal, as in `trace_kernel`
         now = 0.0
         known, opened = opening(starts)
         while done < n:

@@ -57,7 +57,8 @@ def note(kinds: Ints, table: Floats, c: Floats, load: Work, steps: float, reques
 def partly(table: Floats, row: int, part: float) -> None:
     """A request waited for a part of a step of this kind: of what such steps are in the mean."""
     table[TTFT, row, 0] += part
-    table[TTFT, row, 1:] += part / table[STEPS, row, 0] * table[STEPS, row, 1:]
+    for feature in range(1, 1 + FEATURES):
+        table[TTFT, row, feature] += part / table[STEPS, row, 0] * table[STEPS, row, feature]
 
 
 def meet(
@@ -131,10 +132,14 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
         `totals`: rows used, seconds that requests sat in an idle engine (mean per request), steps, sequence-steps.
         """
         n, requests = starts.size, starts.size - skip
-        answers = max(1, int(np.sum(s.output[skip:] > 1)))
+        answers = 0
+        for i in range(skip, n):
+            answers += s.output[i] > 1
+        answers = max(1, answers)
         s.at[kernel.FREE] = k.blocks
         c = np.zeros(5)
-        sent = done = row = 0
+        # 0, but not as a literal: that would be a type of its own, and all that it is passed to compiled twice.
+        sent = done = row = int(totals[0])
         now = seconds = 0.0
         known, opened = kernel.opening(starts)
         while done < n:

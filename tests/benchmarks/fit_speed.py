@@ -49,7 +49,9 @@ def cells(ratio: float = 1.0, told: bool = True) -> list[Cell]:
     for prompt in PROMPTS:
         for users in USERS:
             protocol = Protocol(PER_USER * users if told else None, ratio)
-            cell = Cell(prompt, 128, "concurrency", users, math.nan, math.nan, H100, protocol, where=f"{prompt}@{users}")
+            cell = Cell(
+                prompt, 128, "concurrency", users, math.nan, math.nan, H100, protocol, where=f"{prompt}@{users}"
+            )
             ttft, itl = np.array(cell_times(ENGINE, cell)) * np.exp(0.02 * rng.standard_normal(2))
             found.append(replace(cell, ttft_s=float(ttft), itl_s=float(itl)))
     return found
@@ -60,7 +62,8 @@ def digest(found: Account) -> str:
     told = [f"{one.name} {one.value:.3e} {one.low:.3e} {one.high:.3e}" for one in found.fit.parameters]
     told += [f"{one.name} {one.gain:.3e} {one.low:.3e}" for one in found.remedies]
     told += [f"{one.name} {one.loss_ratio:.3e}" for one in found.fit.alternatives]
-    told += [repr(found.fit.held_out)]
+    if (held := found.fit.held_out) is not None:
+        told.append(f"{held.ttft:.3e} {held.itl:.3e} {held.ttft_p90:.3e} {held.itl_p90:.3e}")
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:12]
 
 
