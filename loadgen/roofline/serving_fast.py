@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import UsageError
+from loadgen.roofline import loop_kernel, trace_kernel
 from loadgen.roofline import serving_kernel as kernel
-from loadgen.roofline import trace_kernel
 from loadgen.roofline.passes import StepLaw
 from loadgen.roofline.serving import WATERMARK, EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
@@ -120,7 +120,7 @@ def _simulate(
 ) -> Served:
     knobs, state = prepare(config, prompts, outputs, cached, turnaround_s)
     law = StepLaw(*(float(value) for value in config.law))
-    steps = compiled(kernel.main_loop)(law, knobs, state, starts.copy(), seed)
+    steps = compiled(loop_kernel.main_loop)(law, knobs, state, starts.copy(), seed)
     return Served(
         prompts,
         state.output,
@@ -190,7 +190,7 @@ def _prepared() -> int:
     """
     digest = hashlib.sha256(repr((StepLaw._fields, kernel.Knobs._fields, kernel.State._fields)).encode())
     part = numba.njit(_nrt=False, error_model="numpy", forceinline=True)
-    for room in (kernel, trace_kernel):
+    for room in (kernel, loop_kernel, trace_kernel):
         for name in room.COMPILED:
             function = getattr(room, name)
             digest.update(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from loadgen.roofline import loop_kernel as loop
 from loadgen.roofline import serving_kernel as kernel
 from loadgen.roofline.passes import StepLaw
 from loadgen.roofline.serving_kernel import RUNNING, Floats, Ints, Knobs, State
@@ -173,7 +174,7 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
             if sent < n and starts[sent] >= 0.0:
                 arrival = starts[sent]
             before = now
-            now, more, chunk = kernel.coast(law, k, s, now, arrival)
+            now, more, chunk = loop.coast(law, k, s, now, arrival)
             if more > 0:
                 seconds = (now - before) / more
                 load = coasted(law, s, more, chunk)

@@ -4,9 +4,10 @@
 
 The cells: prompts of 128 to 8,192 tokens, 1 to 128 users, ten requests a user, answers of 128 tokens, measured with 2 %
 noise on an engine of the tool's own that has a batch cap and one H100's memory. With `--ratio` requests differ in
-length, with `--untold` the fit has to find out whether the opening burst counts: both take longer. Intervals, every second cell held out,
-alternatives, causes and remedies are in the time; the table itself, imports and - where nothing was compiled yet - the
-compiling are told apart. The digest of all estimates says whether a change of the code has moved a figure.
+length, with `--untold` the fit has to find out whether the opening burst counts: both take longer. Intervals, every
+second cell held out, alternatives, causes and remedies are in the time; the table itself, imports and - where nothing
+was compiled yet - the compiling are told apart. The digest of all estimates says whether a change of the code has moved
+a figure.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import hashlib
+import itertools
 import math
 import pstats
 import time
@@ -49,9 +51,7 @@ def cells(ratio: float = 1.0, told: bool = True) -> list[Cell]:
     for prompt in PROMPTS:
         for users in USERS:
             protocol = Protocol(PER_USER * users if told else None, ratio)
-            cell = Cell(
-                prompt, 128, "concurrency", users, math.nan, math.nan, H100, protocol, where=f"{prompt}@{users}"
-            )
+            cell = Cell(prompt, 128, "concurrency", users, math.nan, math.nan, H100, protocol)
             ttft, itl = np.array(cell_times(ENGINE, cell)) * np.exp(0.02 * rng.standard_normal(2))
             found.append(replace(cell, ttft_s=float(ttft), itl_s=float(itl)))
     return found
@@ -90,7 +90,7 @@ def main() -> None:
     found = account(made)
     note("causes, findings, remedies")
     profile.disable()
-    for (_, wall, cpu), (name, later, more) in zip(clocks, clocks[1:], strict=False):
+    for (_, wall, cpu), (name, later, more) in itertools.pairwise(clocks):
         print(f"{name}: {later - wall:.1f} s, {more - cpu:.1f} s of CPU")
     (_, wall, cpu), (_, later, more) = clocks[1], clocks[-1]
     print(f"{len(measured)} cells in all: {later - wall:.1f} s, {more - cpu:.1f} s of CPU; estimates {digest(found)}")
