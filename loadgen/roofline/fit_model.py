@@ -25,7 +25,6 @@ from loadgen.roofline.serving import EngineConfig
 from loadgen.roofline.serving_kernel import Floats, Ints
 from loadgen.roofline.trace_kernel import MOVERS
 
-_NO_LAW = StepLaw()
 THREADS = 4
 JOINS_LATE_S = 1e-6  # a way to the server this short makes a request miss the step that starts as it is sent
 
@@ -48,13 +47,24 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
+class Reach:
+    """The most that a load can ask of an engine at once: users, tokens of its longest request and prompt."""
+
+    users: int
+    request: int
+    prompt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Cells to be explained. `measured`: (cell, [TTFT, ITL]) in seconds, nan where not measured."""
 
     cells: tuple[Cell, ...]
     loads: tuple[Load, ...]
+    reaches: tuple[Reach, ...]
     measured: Floats
     traces: dict[tuple[object, ...], Trace] = field(default_factory=dict)
+    engines: dict[EngineConfig, int] = field(default_factory=dict)  # a number for each, which traces are kept by
 
 
 def problem(cells: Sequence[Cell]) -> Problem:
@@ -67,21 +77,25 @@ def problem(cells: Sequence[Cell]) -> Problem:
     measured[~(measured > 0)] = np.nan
     if not np.any(np.isfinite(measured)):
         raise UsageError("no cell has a TTFT or an ITL", do="give at least a few measured points")
-    return Problem(tuple(cells), tuple(load_of(one, seed) for seed, one in enumerate(cells)), measured)
+    loads = tuple(load_of(one, seed) for seed, one in enumerate(cells))
+    return Problem(tuple(cells), loads, tuple(map(_reach, loads)), measured)
 
 
-def _effective(config: EngineConfig, load: Load) -> EngineConfig:
-    """The same engine with every limit that this load cannot reach at one value, so that traces are shared."""
+def _reach(load: Load) -> Reach:
     users = load.prompts.size if math.isfinite(load.starts_s[-1]) else int(np.sum(np.isfinite(load.starts_s)))
-    longest = int(np.max(load.prompts + load.outputs))
+    return Reach(users, int(np.max(load.prompts + load.outputs)), int(np.max(load.prompts)))
+
+
+def _limits(config: EngineConfig, reach: Reach) -> tuple[int, int, int | None]:
+    """Budget, sequences and KV tokens; a limit that the load cannot reach is one value, so that traces are shared."""
     budget, sequences, kv = config.token_budget, config.max_sequences, config.kv_tokens
-    if sequences >= users:
+    if sequences >= reach.users:
         sequences = 2**20
-    if kv is not None and kv >= users * (longest + 32) * 1.02:
+    if kv is not None and kv >= reach.users * (reach.request + 32) * 1.02:
         kv = None
-    if budget >= int(np.max(load.prompts)) * users + users:
+    if budget >= reach.prompt * reach.users + reach.users:
         budget = 2**40
-    return replace(config, token_budget=budget, max_sequences=sequences, kv_tokens=kv)
+    return budget, sequences, kv
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +104,15 @@ class _Asked:
 
     key: tuple[object, ...]
     config: EngineConfig
+    limits: tuple[int, int, int | None]
     load: Load
     skip: int
+
+    def make(self) -> Trace:
+        """Raises UsageError as `trace` does."""
+        budget, sequences, kv = self.limits
+        config = replace(self.config, token_budget=budget, max_sequences=sequences, kv_tokens=kv)
+        return trace(config, self.load, self.skip)
 
     def way_s(self, found: Trace) -> float:
         """Mean seconds on the way to the server, as traced."""
@@ -105,13 +126,22 @@ def _make(problem: Problem, asked: Sequence[_Asked]) -> None:
         UsageError: a cell that its engine cannot run.
     """
     new = {one.key: one for one in asked if one.key not in problem.traces}
-    for key, one in list(new.items())[:1]:  # by itself: the first of all makes the compiled loops
-        problem.traces[key] = trace(one.config, one.load, one.skip)
+    if new and not problem.traces:  # by itself: the first of all makes the compiled loops
+        key, first = next(iter(new.items()))
+        problem.traces[key] = first.make()
         del new[key]
-    if new:
-        with ThreadPoolExecutor(min(THREADS, len(new))) as pool:
-            found = pool.map(lambda one: trace(one.config, one.load, one.skip), new.values())
-            problem.traces.update(zip(new, found, strict=True))
+    if not new:
+        return
+    # The longest first, each thread the next one as it is free.
+    waiting = iter(sorted(new.values(), key=lambda one: -one.load.prompts.size * one.load.prompts[0]))
+
+    def work(_: int) -> list[tuple[tuple[object, ...], Trace]]:
+        return [(one.key, one.make()) for one in waiting]
+
+    count = min(THREADS, len(new))
+    with ThreadPoolExecutor(count) as pool:
+        for found in pool.map(work, range(count)):
+            problem.traces.update(found)
 
 
 class Model:
@@ -128,7 +158,8 @@ class Model:
         labels = [problem.cells[i].label for i in self.index]
         self._groups: list[tuple[str, npt.NDArray[np.int64], Stack]] = []
         values = named(world.table, point)
-        asked = [self._asked(int(i), label, values) for i, label in zip(self.index, labels, strict=True)]
+        engines: dict[tuple[str, bool, bool], tuple[EngineConfig, int]] = {}
+        asked = [self._asked(int(i), values, engines) for i in self.index]
         _make(problem, asked)
         for label in dict.fromkeys(labels):
             where = np.flatnonzero([one == label for one in labels])
@@ -136,22 +167,42 @@ class Model:
             ways = [asked[place].way_s(one) for place, one in zip(where, traces, strict=True)]
             self._groups.append((label, where, stack(traces, ways)))
 
-    def _asked(self, i: int, label: str, values: dict[str, float]) -> _Asked:
+        self._last: tuple[bytes, Floats] | None = None
+
+    def _asked(
+        self, i: int, values: dict[str, float], engines: dict[tuple[str, bool, bool], tuple[EngineConfig, int]]
+    ) -> _Asked:
+        """The trace of cell i; `engines`: those of cells before, by label, whether times matter, and static batches."""
         cell, load = self.problem.cells[i], self.problem.loads[i]
-        deployment = self.world.deployments[label]
-        config = _effective(static(engine_of(deployment, values, self.knobs), cell), load)
         timed = cell.load_kind == "rate" or cell.protocol.stagger_s > 0
-        if not timed:  # the steps do not depend on their times
-            config = replace(config, request_s=0.0 if self.knobs.immediate else JOINS_LATE_S, prompt_token_s=0.0)
+        kind = cell.label, timed, cell.load_kind == "batch"
+        if kind not in engines:
+            engines[kind] = self._engine(cell, timed, values)
+        config, number = engines[kind]
+        config = static(config, cell)
+        limits = _limits(config, self.problem.reaches[i])
         skip = 0
         if not self.knobs.opening and cell.load_kind == "concurrency" and cell.protocol.requests is None:
             skip = min(max(1, round(cell.load)), load.prompts.size // 2)
+        return _Asked((i, skip, number, limits), config, limits, load, skip)
+
+    def _engine(self, cell: Cell, timed: bool, values: dict[str, float]) -> tuple[EngineConfig, int]:
+        """The engine of cells like this one, and the number of all that are alike but for limits.
+
+        Where the steps do not depend on their times, neither law nor way to the server matter, but for windows.
+        """
+        config = static(engine_of(self.world.deployments[cell.label], values, self.knobs), cell)
         law = config.law
-        costs = law if timed else (law.window_share, law.window_tokens, law.window_chunked)
-        return _Asked((i, skip, costs, replace(config, law=_NO_LAW)), config, load, skip)
+        if not timed:
+            config = replace(config, request_s=0.0 if self.knobs.immediate else JOINS_LATE_S, prompt_token_s=0.0)
+            law = StepLaw(**{name: getattr(law, name) for name in ("window_share", "window_tokens", "window_chunked")})
+        alike = replace(config, law=law, token_budget=1, max_sequences=1, kv_tokens=None)
+        return config, self.problem.engines.setdefault(alike, len(self.problem.engines))
 
     def times(self, point: Floats) -> Floats:
         """(cell, [TTFT, ITL]) in seconds."""
+        if self._last is not None and self._last[0] == point.tobytes():  # residuals and slopes ask for the same
+            return self._last[1]
         values = named(self.world.table, point)
         out = np.empty((len(self.index), 2))
         request = 0.0 if self.knobs.immediate else values["request_s"]
@@ -159,6 +210,7 @@ class Model:
         for label, where, one in self._groups:
             law = self.world.law(label, values, self.knobs)
             out[where] = one.times(law, request, token)
+        self._last = point.tobytes(), out
         return out
 
     def slopes(self, point: Floats) -> Floats:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.errors import UsageError
 from loadgen.roofline import trace_kernel
@@ -112,8 +111,9 @@ def trace(config: EngineConfig, load: Load, skip: int = 0) -> Trace:
     kinds = np.full((trace_kernel.KINDS, trace_kernel.KINDS), -1, np.int64)
     table = np.zeros((3, 2048, 1 + trace_kernel.FEATURES))
     totals = np.zeros(4)
-    law = StepLaw(*(float(value) for value in config.law))
-    compiled(trace_kernel.trace_loop)(law, knobs, state, load.starts_s.copy(), skip, kinds, table, totals)
+    compiled(trace_kernel.trace_loop)(
+        _plain(config.law), knobs, state, load.starts_s.copy(), skip, kinds, table, totals
+    )
     ttft, itl = (_condensed(table[metric, : int(totals[0])]) for metric in (trace_kernel.TTFT, trace_kernel.ITL))
     return Trace(ttft, itl, float(totals[1]), float(np.mean(load.prompts)), float(totals[3] / max(1.0, totals[2])))
 
@@ -121,20 +121,6 @@ def trace(config: EngineConfig, load: Load, skip: int = 0) -> Trace:
 def _condensed(table: Floats) -> tuple[Floats, Floats]:
     used = table[table[:, 0] > 1e-12]
     return used[:, 0].copy(), used[:, 1:] / used[:, :1]
-
-
-def step_seconds(law: StepLaw, rows: Floats) -> Floats:
-    """Seconds of each kind of step under a law."""
-    out = np.empty(len(rows))
-    compiled(trace_kernel.pricing)(StepLaw(*(float(value) for value in law)), rows, out)
-    return out
-
-
-def step_slopes(law: StepLaw, rows: Floats) -> Floats:
-    """(kind, mover): seconds by the logarithm of each of `trace_kernel.MOVERS`."""
-    out = np.zeros((len(rows), len(trace_kernel.MOVERS)))
-    compiled(trace_kernel.slopes)(StepLaw(*(float(value) for value in law)), rows, out)
-    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +134,24 @@ class Stack:
     prompt_tokens: Floats
     size: int
 
-    def times(self, law: StepLaw, request_s: float = 0.0, prompt_token_s: float = 0.0) -> npt.NDArray[np.float64]:
+    def times(self, law: StepLaw, request_s: float = 0.0, prompt_token_s: float = 0.0) -> Floats:
         """(cell, [TTFT, ITL]) in seconds; an ITL without steps is 0."""
-        seconds = step_seconds(law, self.rows) * self.weights
-        sums = np.bincount(self.owner, seconds, 2 * self.size).astype(np.float64).reshape(self.size, 2)
-        sums[:, 0] += self.idle_s * (request_s + prompt_token_s * self.prompt_tokens)
-        return sums
+        sums = np.zeros(2 * self.size)
+        compiled(trace_kernel.pricing)(_plain(law), self.rows, self.weights, self.owner, sums)
+        times = sums.reshape(self.size, 2)
+        times[:, 0] += self.idle_s * (request_s + prompt_token_s * self.prompt_tokens)
+        return times
 
-    def slopes(self, law: StepLaw) -> npt.NDArray[np.float64]:
+    def slopes(self, law: StepLaw) -> Floats:
         """(cell, [TTFT, ITL], mover): seconds by the logarithm of each of `trace_kernel.MOVERS`."""
-        each = step_slopes(law, self.rows) * self.weights[:, None]
-        sums = np.add.reduceat(np.vstack([each, np.zeros((1, each.shape[1]))]), self._begins(), axis=0)
-        sums[np.bincount(self.owner, minlength=2 * self.size) == 0] = 0.0
+        sums = np.zeros((2 * self.size, len(trace_kernel.MOVERS)))
+        compiled(trace_kernel.slopes)(_plain(law), self.rows, self.weights, self.owner, sums)
         return sums.reshape(self.size, 2, -1)
 
-    def _begins(self) -> Ints:
-        return np.searchsorted(self.owner, np.arange(2 * self.size))
+
+def _plain(law: StepLaw) -> StepLaw:
+    """The law in floats alone: compiled code is made for types."""
+    return StepLaw(*map(float, law))
 
 
 def stack(traces: Sequence[Trace], way_s: Sequence[float]) -> Stack:

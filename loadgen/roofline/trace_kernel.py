@@ -188,13 +188,14 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
 
 
 def pricing(law_digest: int) -> Callable[..., None]:
-    """The function that prices rows of features, `passes` compiled in."""
+    """The function that adds up the seconds of weighted rows of features, `passes` compiled in."""
 
-    def run(law: StepLaw, features: Floats, out: Floats) -> None:
-        for row in range(features.shape[0]):
-            f = features[row]
+    def run(law: StepLaw, rows: Floats, weights: Floats, owner: Ints, out: Floats) -> None:
+        """out[owner[row]] += weight * seconds."""
+        for row in range(rows.shape[0]):
+            f = rows[row]
             parts = kernel.step_parts(law, f[0], f[1], f[2], f[3], f[4], f[5], f[6])
-            out[row] = kernel.combine(law, *parts) + 0 * law_digest
+            out[owner[row]] += weights[row] * (kernel.combine(law, *parts) + 0 * law_digest)
 
     return run
 
@@ -215,39 +216,41 @@ MOVERS = (
 
 
 def slopes(law_digest: int) -> Callable[..., None]:
-    """The function that says how `combine` moves with its parts: d time / d log part, one column of MOVERS each.
+    """The function that says how weighted sums of `combine` move with its parts: d time / d log part, by MOVERS.
 
     S = L (1 + u)^(1/p) with L the larger of compute and weights, u = (smaller / L)^p:
     d S / d log L = S / (1 + u), d S / d log smaller = S u / (1 + u),
     d S / d log p = S (u log(smaller / L) / (1 + u) - log(1 + u) / p)
     """
 
-    def run(law: StepLaw, features: Floats, out: Floats) -> None:
-        for row in range(features.shape[0]):
-            f = features[row]
-            compute, weights, kv, attention, communication, overhead = kernel.step_parts(
+    def run(law: StepLaw, rows: Floats, weights: Floats, owner: Ints, out: Floats) -> None:
+        """out[owner[row], mover] += weight * slope."""
+        for row in range(rows.shape[0]):
+            f, to, weight = rows[row], out[owner[row]], weights[row]
+            compute, read, kv, attention, communication, overhead = kernel.step_parts(
                 law, f[0], f[1], f[2], f[3], f[4], f[5], f[6]
             )
-            total = kernel.combine(law, compute, weights, kv, attention, communication, overhead)
-            hidden = law.overlap > 0 and total <= overhead
+            larger, smaller = max(compute, read), min(compute, read)
+            roof, u = larger, 0.0
+            if smaller > 0 and not math.isinf(law.sharpness):
+                ratio = smaller / larger
+                u = ratio**law.sharpness
+                roof = larger * (1.0 + u) ** (1.0 / law.sharpness)
+            hidden = law.overlap > 0 and roof + kv + attention + communication <= overhead
             if not hidden:
-                roof = kernel.combine(law, compute, weights, 0.0, 0.0, 0.0, 0.0)
-                larger, smaller = max(compute, weights), min(compute, weights)
-                u = 0.0
-                if smaller > 0 and not math.isinf(law.sharpness):
-                    ratio = smaller / larger
-                    u = ratio**law.sharpness
-                    out[row, 4] = roof * (u * math.log(ratio) / (1.0 + u) - math.log1p(u) / law.sharpness)
+                if u > 0:
+                    to[4] += weight * roof * (u * math.log(ratio) / (1.0 + u) - math.log1p(u) / law.sharpness)
                 strong, weak = roof / (1.0 + u), roof * u / (1.0 + u)
-                out[row, 0] = strong if compute >= weights else weak
-                out[row, 1] = weak if compute >= weights else strong
-                out[row, 2], out[row, 3] = kv, attention
-                out[row, 5] = communication - law.allreduce_s
+                to[0] += weight * (strong if compute >= read else weak)
+                to[1] += weight * (weak if compute >= read else strong)
+                to[2] += weight * kv
+                to[3] += weight * attention
+                to[5] += weight * (communication - law.allreduce_s)
             if hidden or law.overlap == 0:
-                out[row, 6] = law.step_s
-                out[row, 7] = law.sequence_s * f[0]
+                to[6] += weight * law.step_s
+                to[7] += weight * law.sequence_s * f[0]
                 if f[1] > 0:
-                    out[row, 8] = law.decode_step_s
-                out[row, 9] = law.prefill_token_s * f[2] + 0 * law_digest
+                    to[8] += weight * law.decode_step_s
+                to[9] += weight * (law.prefill_token_s * f[2] + 0 * law_digest)
 
     return run
