@@ -23,7 +23,7 @@ from aiohttp.client_proto import ResponseHandler
 from loadgen.engine.clock import MonotonicClock
 from loadgen.engine.sockets import StampedSocket, Watch, WireLog
 from loadgen.engine.timeouts import TimedOut, Watchdog, earlier
-from loadgen.model import Capture, ErrorKind, Failure, Framing, Piece
+from loadgen.model import Capture, ErrorKind, Failure, Framing, Receives
 
 if TYPE_CHECKING:
     from loadgen.engine.transport import Transport
@@ -39,12 +39,12 @@ class Tap(asyncio.Protocol):
 
     def __init__(self, inner: ResponseHandler, clock: MonotonicClock) -> None:
         self.inner, self._clock = inner, clock
-        self.log: list[Piece] = []
+        self.log = Receives()
         self.notify: Callable[[bytes], None] | None = None
         self.lost: Exception | None = None  # why the connection broke
 
     def data_received(self, data: bytes) -> None:
-        self.log.append((self._clock.now_ns(), bytes(data), 0))
+        self.log.add(self._clock.now_ns(), data, 0)
         self.inner.data_received(data)
         if self.notify is not None:
             self.notify(data)
@@ -75,13 +75,13 @@ class HttpExchange:
         self.loop = asyncio.get_running_loop()
         self.sock: StampedSocket | None = None
         self.tap: Tap | None = None
-        self.log: list[Piece] = []
+        self.log = Receives()
         self.stamps: WireLog | None = None
         self.watch: Watch | None = None  # not None: the socket is in the fast lane
         self.protocol: ResponseHandler | None = None
         self.response: aiohttp.ClientResponse | None = None
         self.done: asyncio.Future[None] = self.loop.create_future()
-        self.fed = 0  # pieces of the log that aiohttp has parsed
+        self.fed = 0  # bytes of the log that aiohttp has parsed
         self.to_feed = False  # waits for its turn to be fed
         self.closed = False  # the peer has closed
         self.grace: asyncio.TimerHandle | None = None  # runs since `[DONE]` was seen
@@ -109,9 +109,11 @@ class HttpExchange:
             if not isinstance(tap, Tap):
                 tap = Tap(connection.protocol, self.clock)
                 transport.set_protocol(tap)
-            tap.log = self.log = []
+            tap.log = self.log = Receives()
             tap.notify = None
             self.tap = tap
+        elif self.owner.selector is not None:
+            self.owner.selector.read_ahead(stamped)
         if new:
             self.capture.connect_start_ns, self.capture.connected_ns = started_ns, self.clock.now_ns()
 
@@ -154,8 +156,14 @@ class HttpExchange:
             self.tap.notify = self._on_tapped
             self._drop()
             return
-        self.fed = len(self.log)
+        assert self.sock is not None
+        assert self.owner.selector is not None
+        held = self.owner.selector.take_held(self.sock)
+        self.fed = len(self.log.data) - held
         self._watch()
+        if held and self.watch is not None:
+            self.to_feed = True
+            self.owner.soon(self._feed)
 
     def _watch(self) -> None:
         """Put the socket into the fast lane."""
@@ -203,16 +211,16 @@ class HttpExchange:
         if self.protocol is None or self.watch is None:
             return  # given up meanwhile
         self._unwatch()
-        pending = self.log[self.fed :]
-        self.fed = len(self.log)
+        pending = bytes(self.log.data[self.fed :])
+        self.fed = len(self.log.data)
         transport = self.protocol.transport
-        self.protocol.data_received(b"".join([data for _, data, _ in pending]))
+        self.protocol.data_received(pending)
         if self._ended() or self._broken():
             if transport is not None:
                 transport.resume_reading()
             self.wake()
         elif not self.closed:
-            self._look_for_done(b"".join([data for _, data, _ in pending]))
+            self._look_for_done(pending)
             self._watch()
         elif transport is not None:
             # The peer closed. aiohttp's parser learns it from `connection_lost`, which comes in the next turn, and
@@ -306,6 +314,8 @@ class HttpExchange:
         """Fill in what is known at the end, and leave the connection to the pool or close it."""
         capture, origin = self.capture, self.clock.origin_ns
         self._release()
+        if self.sock is not None and self.owner.selector is not None:
+            self.owner.selector.take_held(self.sock)
         if self.grace is not None:
             self.grace.cancel()
         if self.stamps is not None and self.stamps.sent_ns:
@@ -317,7 +327,7 @@ class HttpExchange:
                 capture.sent_ns = capture.connected_ns or capture.dispatched_ns
         capture.headers_ns, capture.body = split_head(self.log)
         capture.complete = self._ended()
-        capture.end_ns = self.log[-1][0] if self._ended() and self.log else self.clock.now_ns()
+        capture.end_ns = self.log.stamps[-1] if self._ended() and self.log else self.clock.now_ns()
         if self.response is not None:
             if capture.complete:
                 self.response.release()
@@ -325,21 +335,21 @@ class HttpExchange:
                 self.response.close()
 
 
-def split_head(log: list[Piece]) -> tuple[int | None, list[Piece]]:
-    """Divide received pieces at the end of the final header block (1xx blocks are skipped).
+def split_head(log: Receives) -> tuple[int | None, Receives]:
+    """Divide a response at the end of its final header block (1xx blocks are skipped).
 
-    Returns the stamp of the piece that completed the head (None if it never did), and the pieces of the body.
+    Returns the stamp of the receive that completed the head (None if it never did), and the receives of the body.
     """
-    head = b""
-    for index, (stamp, data, blind) in enumerate(log):
-        head += data
-        while (end := head.find(b"\r\n\r\n")) >= 0:
-            status = head[9:10]
-            head = head[end + 4 :]
-            if status != b"1":
-                rest: list[Piece] = [(stamp, head, blind)] if head else []
-                return stamp, rest + [piece for piece in log[index + 1 :] if piece[1]]
-    return None, []
+    begin = 0
+    while (end := log.data.find(b"\r\n\r\n", begin)) >= 0:
+        status, begin = log.data[begin + 9 : begin + 10], end + 4
+        if status != b"1":
+            came = 0
+            for stamp, size in zip(log.stamps, log.sizes, strict=True):
+                came += size
+                if came >= begin:
+                    return stamp, log.after(begin)
+    return None, Receives()
 
 
 def _framing(response: aiohttp.ClientResponse) -> Framing:

@@ -4,9 +4,13 @@ Knows: SO_TIMESTAMPNS, epoll, and when bytes of one connection came or went. Mus
 
 Theory of operation. asyncio reads a socket through a handle, a context, a transport and a protocol: about ten Python
 calls for each event. Here the event loop's selector owns the epoll. A connection whose response headers have been read
-by aiohttp is handed to `StampingSelector.watch`; from then on its bytes are received inside `select()` itself, appended
-to a list as (stamp, bytes, blind), and asyncio hears nothing of them until the stream looks finished. So reads always
-come before the callbacks (sends, decoding) of the same turn, and a long burst of sends calls `drain()` in between.
+by aiohttp is handed to `StampingSelector.watch`; from then on its bytes are received inside `select()` itself, added to
+the request's log with stamp and blind time, and asyncio hears nothing of them until the stream looks finished. So reads
+always come before the callbacks (sends, decoding) of the same turn, and a long burst of sends calls `drain()` in
+between.
+Response heads are read there as well, where `read_ahead` asks for it: when many answers begin at once, asyncio needs a
+fraction of a millisecond for each head, and events would meanwhile pile up behind the heads that wait. What was read
+is handed over when asyncio asks for it, a few connections to a turn, so that sends are not kept waiting either.
 
 The stamp is the kernel's (SO_TIMESTAMPNS, CLOCK_REALTIME), put on the monotonic axis by an offset that is measured
 again several times a second; a stepped wall clock therefore moves nothing. `blind` is how long the client had not
@@ -22,67 +26,21 @@ import socket
 import struct
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
-from loadgen.engine.clock import MonotonicClock, TimerFd
-from loadgen.model import Piece
+from loadgen.engine.clock import MonotonicClock, TimerFd, WallOffset
+from loadgen.model import Receives
 
 READ_CAP = 65_536  # bytes of one receive
 SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
-_RESYNC_NS = 200_000_000
 ANCILLARY_BYTES = 64
 _REST_NS = 150_000  # between two polls while events come closer than _BUSY_NS
 _BUSY_NS = 400_000
-_timespec = struct.Struct("@ll").unpack
+_HELD_IN_A_TURN = 4
 HAS_KERNEL_STAMPS = sys.platform.startswith("linux") and struct.calcsize("@ll") == 16
-
-
-class WallOffset:
-    """CLOCK_REALTIME minus CLOCK_MONOTONIC, in ns, re-measured during the run.
-
-    `error_ns` is the half-width of the best reading so far: the bound of the clock error of a kernel stamp.
-    """
-
-    def __init__(self) -> None:
-        self.offset_ns = 0
-        self.error_ns = 1 << 62
-        self.resyncs = 0
-        self.steps = 0  # how often the wall clock was set while the run went on
-        self.due_ns = 0
-        self.measure()
-
-    def measure(self) -> None:
-        """Take five readings and keep the one with the narrowest window.
-
-        A reading that agrees with the offset in use within its own window changes nothing: on a busy machine windows
-        are wide, and an offset that followed them would put later bytes before earlier ones.
-        """
-        best_width, best = 1 << 62, 0
-        for _ in range(5):
-            before = time.monotonic_ns()
-            wall = time.time_ns()
-            after = time.monotonic_ns()
-            if after - before < best_width:
-                best_width, best = after - before, wall - (before + after) // 2
-        moved = abs(best - self.offset_ns)
-        if self.resyncs and moved > 1_000_000:
-            self.steps += 1
-        if not self.resyncs or moved > best_width:
-            self.offset_ns = best
-        self.error_ns = best_width // 2 if not self.resyncs else max(self.error_ns, best_width // 2)
-        self.resyncs += 1
-        self.due_ns = time.monotonic_ns() + _RESYNC_NS
-
-    def stamp_ns(self, ancillary: list[tuple[int, int, bytes]], now_ns: int) -> int:
-        """The kernel's stamp in a receive's control messages, on CLOCK_MONOTONIC; it is never after `now_ns`."""
-        seconds, nanoseconds = _timespec(ancillary[0][2])
-        stamp: int = seconds * 1_000_000_000 + nanoseconds - self.offset_ns
-        if stamp > now_ns:  # the wall clock was set since the last measurement, or the offset's own error
-            if stamp - now_ns > 1_000_000:
-                self.measure()
-            stamp = now_ns
-        return stamp
 
 
 class WireLog:
@@ -92,7 +50,7 @@ class WireLog:
     __slots__ = ("pieces", "sent_end_ns", "sent_ns")
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces = Receives()
         self.sent_ns = self.sent_end_ns = 0
 
 
@@ -126,8 +84,8 @@ class StampedSocket(socket.socket):
         return sent
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
-        """What asyncio calls until the response headers are there; logged like every later receive."""
-        return self.selector.receive(self)
+        """What asyncio calls until the response headers are there: what has been read for it, or what is there now."""
+        return self.selector.hand_over(self)
 
 
 def open_socket(family: int, kind: int, proto: int, selector: StampingSelector) -> StampedSocket:
@@ -167,6 +125,8 @@ class StampingSelector(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._keys: dict[int, selectors.SelectorKey] = {}
         self._watches: dict[int, Watch] = {}
+        self._eager: dict[int, StampedSocket] = {}  # read although asyncio has not asked yet
+        self._held: dict[int, deque[bytes | OSError]] = {}  # what was read so, by socket; none of them is empty
         self._timer = TimerFd()
         if self._timer.fileno >= 0:
             self._epoll.register(self._timer.fileno, select.EPOLLIN)
@@ -200,6 +160,44 @@ class StampingSelector(selectors.BaseSelector):
         if self._watches.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
+    def read_ahead(self, sock: StampedSocket) -> None:
+        """Until `take_held`, read what comes on a socket that asyncio reads before asyncio asks for it."""
+        self._eager[sock.fileno()] = sock
+
+    def take_held(self, sock: StampedSocket) -> int:
+        """Read ahead no more, and forget what asyncio has not asked for (the log has it); returns its bytes."""
+        fd = sock.fileno()
+        if self._eager.get(fd) is not sock:
+            return 0
+        del self._eager[fd]
+        return sum(len(data) for data in self._held.pop(fd, ()) if isinstance(data, bytes))
+
+    def hand_over(self, sock: StampedSocket) -> bytes:
+        """The oldest receive that was read ahead, else a new one. Raises as recv."""
+        fd = sock.fileno()
+        held = self._held.get(fd) if self._eager.get(fd) is sock else None
+        if held is None:
+            return self.receive(sock)
+        found = held.popleft()
+        if not held:
+            del self._held[fd]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def _hold(self, fd: int, sock: StampedSocket) -> None:
+        held = self._held.get(fd)
+        if held and not isinstance(held[-1], OSError) and not held[-1]:
+            return  # the end was read: it can be read for ever
+        found: bytes | OSError
+        try:
+            found = self.receive(sock)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as lost:
+            found = lost
+        self._held.setdefault(fd, deque()).append(found)
+
     def receive(self, sock: StampedSocket) -> bytes:
         """One receive of at most READ_CAP bytes, logged with its stamp. Raises BlockingIOError and OSError as recv."""
         data, ancillary, _, _ = sock.recvmsg(READ_CAP, ANCILLARY_BYTES)
@@ -214,7 +212,7 @@ class StampingSelector(selectors.BaseSelector):
         else:
             self.missing_stamps += bool(data)  # the end of a stream carries no bytes, and so no stamp
             stamp = now
-        sock.log.pieces.append((stamp - self.origin_ns, data, now - self._unseen_ns))
+        sock.log.pieces.add(stamp - self.origin_ns, data, now - self._unseen_ns)
         return data
 
     def _read(self, watch: Watch) -> bool:
@@ -261,20 +259,24 @@ class StampingSelector(selectors.BaseSelector):
                 self._timer.clear()
                 wake = True
             elif (key := keys.get(fd)) is not None:
+                sock = self._eager.get(fd)
+                if sock is not None and sock.fileno() == fd and key.events == selectors.EVENT_READ:
+                    self._hold(fd, sock)
+                    continue
                 found = (selectors.EVENT_WRITE if mask & ~select.EPOLLIN else 0) | (
                     selectors.EVENT_READ if mask & ~select.EPOLLOUT else 0
                 )
                 ready.append((key, found & key.events))
                 wake = True
-        return wake
+        return wake or bool(self._held)
 
     # -- what asyncio calls -------------------------------------------------------------------------------------
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready: list[tuple[selectors.SelectorKey, int]] = []
-        if timeout is not None and timeout <= 0:
+        if self._held or (timeout is not None and timeout <= 0):
             self._look(0.0, ready)
-            return ready
+            return self._with_held(ready)
         wait = -1.0
         if timeout is not None:
             if self._timer.fileno >= 0:
@@ -285,6 +287,14 @@ class StampingSelector(selectors.BaseSelector):
             if wait >= 0:
                 break
             self._rest()
+        return self._with_held(ready)
+
+    def _with_held(self, ready: list[tuple[selectors.SelectorKey, int]]) -> list[tuple[selectors.SelectorKey, int]]:
+        for fd in list(islice(self._held, _HELD_IN_A_TURN)):
+            if (key := self._keys.get(fd)) is not None:
+                ready.append((key, selectors.EVENT_READ))
+            else:
+                del self._held[fd]  # asyncio has closed the connection
         return ready
 
     def _rest(self) -> None:

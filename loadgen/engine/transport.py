@@ -176,7 +176,7 @@ def _failure(trouble: Exception, exchange: HttpExchange) -> tuple[ErrorKind, str
         return "connect", reason
     if isinstance(trouble, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError | ConnectionError):
         reused = exchange.capture.connected_ns is None and exchange.protocol is not None
-        if reused and not any(data for _, data, _ in exchange.log):
+        if reused and not exchange.log.data:
             return "stale", f"the server had closed the kept-alive connection ({reason})"
         if exchange.protocol is None:
             return "connect", reason

@@ -19,7 +19,8 @@ from typing import Any
 
 from aiohttp import web
 
-from loadgen.engine.sockets import ANCILLARY_BYTES, HAS_KERNEL_STAMPS, SO_TIMESTAMPNS, WallOffset
+from loadgen.engine.clock import WallOffset
+from loadgen.engine.sockets import ANCILLARY_BYTES, HAS_KERNEL_STAMPS, SO_TIMESTAMPNS
 from loadgen.errors import EndpointError
 from loadgen.simulator.protocol import Refused
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from loadgen.errors import WireError
-from loadgen.model import Capture, Piece
+from loadgen.model import Capture, Piece, Receives
 from loadgen.wire.body import IDENTITY, Dechunker, payload
 from loadgen.wire.dialects import Choice, read
 from loadgen.wire.plain import PLAIN, Plain, Shape, shape
@@ -153,37 +153,45 @@ def _read_body(capture: Capture, stream: Stream, breathe: Callable[[], object] |
 
 
 class _Source:
-    """The pieces of a body, one after another; `ahead()` are those that come next, `skip(n)` leaves n of them out."""
+    """The receives of a body, one after another; those that come next can be taken without looking at each."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        self._pieces, self._at = pieces, 0
+    def __init__(self, body: Receives) -> None:
+        self.data, self._body = bytes(body.data), body
+        self.at = 0  # bytes before the next receive
+        self._next = 0
 
     def __iter__(self) -> Iterator[Piece]:
         return self
 
     def __next__(self) -> Piece:
-        if self._at >= len(self._pieces):
+        index, body = self._next, self._body
+        if index >= len(body.sizes):
             raise StopIteration
-        self._at += 1
-        return self._pieces[self._at - 1]
+        begin, self.at, self._next = self.at, self.at + body.sizes[index], index + 1
+        return body.stamps[index], self.data[begin : self.at], body.blinds[index]
 
-    def ahead(self) -> Sequence[Piece]:
-        return self._pieces[self._at : self._at + _BREATH]
+    def ahead(self) -> Sequence[int]:
+        """The sizes of the receives that come next."""
+        return self._body.sizes[self._next : self._next + _BREATH]
 
-    def skip(self, n: int) -> None:
-        self._at += n
+    def take(self, n: int) -> tuple[Sequence[int], Sequence[int]]:
+        """Leave out the next `n` receives; returns their stamps and blind times."""
+        begin, end, body = self._next, self._next + n, self._body
+        self.at += sum(body.sizes[begin:end])
+        self._next = end
+        return body.stamps[begin:end], body.blinds[begin:end]
 
 
 def _take_runs(stream: Stream, known: Shape, source: _Source, piece: int, breathe: Callable[[], object] | None) -> int:
     """Take all events of the known shape that follow, each a receive and a chunk of its own; returns the last piece."""
     said, visible = stream.visible[0] if known.visible else stream.hidden, known.visible
-    while texts := known.run(ahead := source.ahead()):
+    while texts := known.run(source.data, source.at, source.ahead()):
         said += texts
+        stamps, blinds = source.take(len(texts))
         stream.events += [
             TokenEvent(stamp, blind, number, visible)
-            for number, (stamp, _, blind) in enumerate(ahead[: len(texts)], piece + 1)
+            for number, (stamp, blind) in enumerate(zip(stamps, blinds, strict=True), piece + 1)
         ]
-        source.skip(len(texts))
         piece += len(texts)
         if len(texts) < _BREATH:
             break

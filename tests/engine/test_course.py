@@ -64,12 +64,12 @@ class Serving:
         while True:
             done = await queue.get()
             event = b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n'
-            capture.body.append((self.clock.now_ns(), event, 0))
+            capture.body.add(self.clock.now_ns(), event, 0)
             if done:
                 break
         usage = b'{"prompt_tokens":%d,"completion_tokens":%d}' % self.lengths
         end = b'data: {"choices":[{"delta":{},"finish_reason":"length"}],"usage":%s}\n\ndata: [DONE]\n\n' % usage
-        capture.body.append((self.clock.now_ns(), end, 0))
+        capture.body.add(self.clock.now_ns(), end, 0)
         capture.complete, capture.end_ns = True, self.clock.now_ns()
         del self.waiting[number]
 

@@ -14,7 +14,7 @@ import pytest
 from loadgen.engine.exchange import split_head
 from loadgen.engine.transport import Security
 from loadgen.errors import UsageError
-from loadgen.model import Capture
+from loadgen.model import Capture, Receives
 from tests.engine.scripted import (
     BODY,
     CHUNKED,
@@ -141,10 +141,11 @@ def test_an_answer_that_comes_before_the_request_was_read() -> None:
 def test_the_head_is_divided_from_the_body_wherever_it_is_cut() -> None:
     stream = b"HTTP/1.1 100 Continue\r\n\r\n" + CHUNKED + BODY
     for cut in range(1, len(stream) - 1):
-        stamp, body = split_head([(1, stream[:cut], 0), (2, stream[cut:], 0)])
+        stamp, body = split_head(Receives([(1, stream[:cut], 0), (2, stream[cut:], 0)]))
         assert stamp == (1 if cut >= len(stream) - len(BODY) else 2)
         assert b"".join(data for _, data, _ in body) == BODY
-    assert split_head([(1, CHUNKED[:-1], 0)]) == (None, [])
+    stamp, body = split_head(Receives([(1, CHUNKED[:-1], 0)]))
+    assert (stamp, list(body)) == (None, [])
 
 
 # -- TLS ----------------------------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from loadgen.engine import clock as clock_file
 from loadgen.engine import sockets
+from loadgen.engine.clock import WallOffset
 from loadgen.engine.health import wake_quantile_ns
-from loadgen.engine.sockets import HAS_KERNEL_STAMPS, StampedSocket, StampingSelector, WallOffset, Watch, open_socket
+from loadgen.engine.sockets import HAS_KERNEL_STAMPS, StampedSocket, StampingSelector, Watch, open_socket
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -153,7 +155,7 @@ def test_each_request_has_its_own_log(selector: StampingSelector, pair: tuple[St
     selector.receive(sock)
     assert first.sent_ns
     assert not second.sent_ns
-    assert (first.pieces, [data for _, data, _ in second.pieces]) == ([], [b"answer"])
+    assert (list(first.pieces), [data for _, data, _ in second.pieces]) == ([], [b"answer"])
 
 
 def test_one_receive_is_capped(selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]) -> None:
@@ -191,7 +193,7 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     made = Clocks()
-    monkeypatch.setattr(sockets, "time", made)
+    monkeypatch.setattr(clock_file, "time", made)
     return made
 
 
@@ -265,7 +267,7 @@ def test_stamps_stay_on_the_monotonic_axis_when_the_wall_clock_is_set(
             return time.time_ns() + 3600 * S
 
     with monkeypatch.context() as patch:
-        patch.setattr(sockets, "time", Ahead)
+        patch.setattr(clock_file, "time", Ahead)
         selector.wall.measure()
     assert selector.wall.steps == 1
     selector.wall.due_ns = 0
@@ -276,6 +278,120 @@ def test_stamps_stay_on_the_monotonic_axis_when_the_wall_clock_is_set(
     time.sleep(0.01)
     selector.receive(sock)
     assert before - MS <= sock.log.pieces[-1][0] <= time.monotonic_ns()
+
+
+# -- reading before asyncio asks ----------------------------------------------------------------------------------
+
+
+def test_what_asyncio_has_not_asked_for_is_read_apart_and_handed_over_in_order(
+    selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]
+) -> None:
+    """Three events come one by one while asyncio is busy: each has a receive and a stamp of its own."""
+    sock, peer = pair
+    key = selector.register(sock.fileno(), selectors.EVENT_READ)
+    selector.read_ahead(sock)
+    for k in range(3):
+        peer.sendall(b"event %d" % k)
+        time.sleep(0.002)
+        selector.drain()
+    assert [data for _, data, _ in sock.log.pieces] == [b"event 0", b"event 1", b"event 2"]
+    assert len(set(sock.log.pieces.stamps)) == 3
+    for k in range(3):
+        assert selector.select(None) == [(key, selectors.EVENT_READ)]  # although the kernel has nothing more
+        assert sock.recv(65_536) == b"event %d" % k
+    assert selector.select(0) == []
+    assert len(sock.log.pieces) == 3  # logged when read, not again when handed over
+
+
+def test_the_end_is_read_once_and_handed_over_once(
+    selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]
+) -> None:
+    sock, peer = pair
+    selector.register(sock.fileno(), selectors.EVENT_READ)
+    selector.read_ahead(sock)
+    peer.sendall(b"last")
+    peer.shutdown(socket.SHUT_WR)
+    time.sleep(0.005)
+    for _ in range(5):
+        selector.drain()
+    assert [data for _, data, _ in sock.log.pieces] in ([b"last", b""], [b"last"])
+    assert sock.recv(65_536) == b"last"
+    selector.drain()
+    assert sock.recv(65_536) == b""
+
+
+def test_a_broken_connection_is_told_when_asyncio_asks(
+    selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]
+) -> None:
+    sock, peer = pair
+    selector.register(sock.fileno(), selectors.EVENT_READ)
+    selector.read_ahead(sock)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    peer.close()
+    time.sleep(0.005)
+    assert selector.select(None)
+    with pytest.raises(ConnectionResetError):
+        sock.recv(65_536)
+
+
+def test_few_connections_are_handed_over_in_a_turn(selector: StampingSelector) -> None:
+    """A hundred heads at once do not keep the sends of the next turn waiting; none is forgotten."""
+    pairs = [socket.socketpair() for _ in range(20)]
+    socks = []
+    for near, far in pairs:
+        sock = StampedSocket(near.family, near.type, near.proto, fileno=near.detach())
+        sock.setblocking(False)
+        sock.selector, sock.requests = selector, 0
+        sock.begin()
+        selector.register(sock.fileno(), selectors.EVENT_READ)
+        selector.read_ahead(sock)
+        far.sendall(b"head")
+        socks.append(sock)
+    selector.drain()
+    turns: list[int] = []
+    while sum(turns) < len(socks):
+        ready = selector.select(0)
+        turns.append(len(ready))
+        for key, _ in ready:
+            assert next(sock for sock in socks if sock.fileno() == key.fd).recv(65_536) == b"head"
+        assert ready
+    assert max(turns) < len(socks) / 2
+    for sock, (_, far) in zip(socks, pairs, strict=True):
+        sock.close()
+        far.close()
+
+
+def test_a_connection_that_asyncio_has_given_up_is_not_waited_for(
+    selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]
+) -> None:
+    sock, peer = pair
+    selector.register(sock.fileno(), selectors.EVENT_READ)
+    selector.read_ahead(sock)
+    peer.sendall(b"late")
+    time.sleep(0.002)
+    selector.drain()
+    selector.unregister(sock.fileno())
+    assert selector.select(None) == []  # nobody is there to take it
+    begun = time.monotonic()
+    selector.select(0.05)
+    assert time.monotonic() - begun >= 0.04  # and from then on a wait is a wait
+    assert selector.take_held(sock) == 0
+
+
+def test_what_is_held_when_the_fast_lane_takes_over_is_counted(
+    selector: StampingSelector, pair: tuple[StampedSocket, socket.socket]
+) -> None:
+    sock, peer = pair
+    selector.register(sock.fileno(), selectors.EVENT_READ)
+    selector.read_ahead(sock)
+    for part in (b"head", b"first", b"second"):
+        peer.sendall(part)
+        time.sleep(0.002)
+        selector.drain()
+    assert sock.recv(65_536) == b"head"
+    assert selector.take_held(sock) == len(b"firstsecond")
+    assert selector.take_held(sock) == 0
+    selector.unregister(sock.fileno())
 
 
 # -- the fast lane ------------------------------------------------------------------------------------------------

@@ -70,10 +70,10 @@ class Endpoint:
             for index in range(self.tokens):
                 if index:
                     await self.clock.sleep_until(self.clock.now_ns() + self.gap_ns)
-                capture.body.append((self.clock.now_ns(), b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', 0))
+                capture.body.add(self.clock.now_ns(), b'data: {"choices":[{"delta":{"content":"x"}}]}\n\n', 0)
             usage = b'{"prompt_tokens":7,"completion_tokens":%d}' % self.tokens
             end = b'data: {"choices":[{"delta":{},"finish_reason":"length"}],"usage":%s}\n\ndata: [DONE]\n\n' % usage
-            capture.body.append((self.clock.now_ns(), end, 0))
+            capture.body.add(self.clock.now_ns(), end, 0)
             capture.complete = True
         except asyncio.CancelledError:
             capture.failure = Failure("cancelled", "cancelled by the client")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from loadgen.model import Capture, Failure, Message, Piece, PlannedRequest
+from loadgen.model import Capture, Failure, Message, Piece, PlannedRequest, Receives
 
 DONE = b"data: [DONE]\n\n"
 
@@ -66,7 +66,7 @@ def capture(
         status=status,
         headers=headers,
         framing="close",
-        body=body,
+        body=Receives(body),
         complete=complete,
         failure=failure,
     )

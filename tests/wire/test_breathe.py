@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadgen.model import Capture, Message, PlannedRequest
+from loadgen.model import Capture, Message, PlannedRequest, Receives
 from loadgen.wire.timeline import decode
 
 
@@ -12,7 +12,9 @@ def long_answer(events: int) -> Capture:
     body = [(stamp, event, 0) for stamp in range(events)]
     body.append((events, b"data: [DONE]\n\n", 0))
     headers = (("content-type", "text/event-stream"),)
-    return Capture(planned, "chat", sent_ns=0, status=200, headers=headers, framing="close", body=body, complete=True)
+    return Capture(
+        planned, "chat", sent_ns=0, status=200, headers=headers, framing="close", body=Receives(body), complete=True
+    )
 
 
 def test_a_long_answer_is_decoded_with_breaks_and_reads_the_same() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.model import FLAGS, Capture, Exchange, Failure, Framing, Message, PlannedRequest
+from loadgen.model import FLAGS, Capture, Exchange, Failure, Framing, Message, PlannedRequest, Receives
 from loadgen.wire.dialects import read
 from loadgen.wire.plain import PLAIN
 from loadgen.wire.reasons import error_of
@@ -78,7 +78,7 @@ def made(raw: bytes, cuts: list[int], dialect: str, framing: Framing, status: in
     body = [(1000 * n, raw[a:b], n) for n, (a, b) in enumerate(pairwise(edges))]
     planned = PlannedRequest(0, 0, "fuzz", (Message("user", "x"),), 1, 4)
     headers = (("content-encoding", coding),) if coding else ()
-    return Capture(planned, dialect, sent_ns=0, status=status, headers=headers, framing=framing, body=body)
+    return Capture(planned, dialect, sent_ns=0, status=status, headers=headers, framing=framing, body=Receives(body))
 
 
 def check(exchange: Exchange) -> None:

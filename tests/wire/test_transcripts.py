@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.model import Capture, Exchange, Message, PlannedRequest
+from loadgen.model import Capture, Exchange, Message, PlannedRequest, Receives
 from loadgen.wire.timeline import answer, decode
 from tests.wire.transcripts import FIXTURES, Answer, read
 
@@ -203,7 +203,7 @@ def test_an_overloaded_vllm_answers_200_and_an_error_inside() -> None:
         lines = [line for line in raw.splitlines(keepends=True) if line[:4] == b"data" or line[:1] in (b"\n", b"{")]
         pieces = [(i, line, 0) for i, line in enumerate(lines)]
         exchange = decode(
-            Capture(planned, "chat", sent_ns=0, status=status, framing="close", body=pieces, complete=True)
+            Capture(planned, "chat", sent_ns=0, status=status, framing="close", body=Receives(pieces), complete=True)
         )
         assert exchange.failure is not None
         assert "engine is currently busy" in exchange.failure.message
@@ -218,7 +218,7 @@ def test_cutting_the_bytes_elsewhere_changes_nothing_but_stamps(name: str, way: 
     raw = b"".join(data for _, data, _ in capture.body)
     for size in (1, 7, 1024):
         cuts = range(0, len(raw) + size, size)
-        capture.body = [(0, raw[a:b], 0) for a, b in pairwise(cuts)]
+        capture.body = Receives((0, raw[a:b], 0) for a, b in pairwise(cuts))
         again = decode(capture, keep_text=True)
         assert (again.text, again.failure, again.output_tokens, again.end_seen) == (
             whole.text,

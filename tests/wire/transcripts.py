@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.model import Capture, Framing, Message, Piece, PlannedRequest
+from loadgen.model import Capture, Framing, Message, Piece, PlannedRequest, Receives
 
 FIXTURES = Path(__file__).with_name("fixtures")
 
@@ -46,7 +46,7 @@ class Answer:
             status=self.status,
             headers=self.headers,
             framing=self.framing,
-            body=self.pieces,
+            body=Receives(self.pieces),
             complete=self.complete,
         )
 
