@@ -9,7 +9,7 @@ never stored. `None` is "not known" or "did not happen", never 0.
 
 from __future__ import annotations
 
-from array import array
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, overload
@@ -28,52 +28,54 @@ Severity = Literal["info", "questionable", "invalid"]
 # One receive: (arrival stamp in ns from the run's start, raw bytes, ns since the client last looked at its sockets).
 # The third number bounds how far apart two events inside these bytes can have arrived without the client noticing.
 Piece = tuple[int, bytes, int]
+_MARK = struct.Struct("@qqq")
 
 
 class Receives(Sequence[Piece]):
-    """The receives of one response, in order. `data` holds their bytes side by side, `sizes` how many each brought;
-    `stamps` and `blinds` are in ns.
+    """The receives of one response in order: `data` holds their bytes side by side, `marks` the packed numbers of each.
 
     Why no list of pieces: hundreds of streams take turns, and a stream whose receives lie scattered between those of
     the others is read, decoded and freed several times as slowly as one that lies in one place.
     """
 
-    __slots__ = ("blinds", "data", "sizes", "stamps")
+    __slots__ = ("data", "last_ns", "marks")
 
     def __init__(self, pieces: Iterable[Piece] = ()) -> None:
-        self.data = bytearray()
-        self.sizes, self.stamps, self.blinds = array("q"), array("q"), array("q")
+        self.data, self.marks = bytearray(), bytearray()
+        self.last_ns = 0  # stamp of the latest receive; 0 before the first
         for piece in pieces:
             self.add(*piece)
 
     def add(self, stamp: int, data: bytes, blind: int) -> None:
         """One more receive; one without bytes is the end of the connection."""
+        self.last_ns = stamp
         self.data += data
-        self.sizes.append(len(data))
-        self.stamps.append(stamp)
-        self.blinds.append(blind)
+        self.marks += _MARK.pack(stamp, len(data), blind)
+
+    def numbers(self) -> Iterator[tuple[int, int, int]]:
+        """(stamp, bytes, blind) of each receive; times in ns."""
+        return _MARK.iter_unpack(self.marks)
 
     def after(self, offset: int) -> Receives:
         """What came behind the first `offset` bytes, without the receives of which nothing is left."""
-        rest, first, left = Receives(), 0, offset
-        while first < len(self.sizes) and self.sizes[first] <= left:
-            left -= self.sizes[first]
-            first += 1
-        last = len(self.sizes)
-        while last > first and not self.sizes[last - 1]:
-            last -= 1
-        rest.data = self.data[offset:]
-        rest.sizes, rest.stamps, rest.blinds = (x[first:last] for x in (self.sizes, self.stamps, self.blinds))
-        if rest.sizes:
-            rest.sizes[0] -= left
+        rest = Receives()
+        rest.data, rest.last_ns = self.data[offset:], self.last_ns
+        before = 0
+        for index, (stamp, size, blind) in enumerate(self.numbers(), 1):
+            before += size
+            if before > offset:
+                rest.marks += _MARK.pack(stamp, before - offset, blind) + self.marks[index * _MARK.size :]
+                break
+        if rest.marks and not _MARK.unpack_from(rest.marks, len(rest.marks) - _MARK.size)[1]:
+            del rest.marks[-_MARK.size :]  # the end of the connection
         return rest
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.marks) // _MARK.size
 
     def __iter__(self) -> Iterator[Piece]:
         at = 0
-        for stamp, size, blind in zip(self.stamps, self.sizes, self.blinds, strict=True):
+        for stamp, size, blind in self.numbers():
             yield stamp, bytes(self.data[at : at + size]), blind
             at += size
 

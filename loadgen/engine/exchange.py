@@ -327,7 +327,7 @@ class HttpExchange:
                 capture.sent_ns = capture.connected_ns or capture.dispatched_ns
         capture.headers_ns, capture.body = split_head(self.log)
         capture.complete = self._ended()
-        capture.end_ns = self.log.stamps[-1] if self._ended() and self.log else self.clock.now_ns()
+        capture.end_ns = self.log.last_ns if self._ended() and self.log else self.clock.now_ns()
         if self.response is not None:
             if capture.complete:
                 self.response.release()
@@ -345,7 +345,7 @@ def split_head(log: Receives) -> tuple[int | None, Receives]:
         status, begin = log.data[begin + 9 : begin + 10], end + 4
         if status != b"1":
             came = 0
-            for stamp, size in zip(log.stamps, log.sizes, strict=True):
+            for stamp, size, _ in log.numbers():
                 came += size
                 if came >= begin:
                     return stamp, log.after(begin)

@@ -37,8 +37,9 @@ from loadgen.model import Receives
 READ_CAP = 65_536  # bytes of one receive
 SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
 ANCILLARY_BYTES = 64
-_REST_NS = 150_000  # between two polls while events come closer than _BUSY_NS
-_BUSY_NS = 400_000
+_REST_NS, _BUSY_NS = 400_000, 1_000_000  # the first: between two polls, while events come closer than the second
+_SHORT_REST_NS = 100_000  # where streams are so fast that two events of one would come during the other
+_QUICK_NS = 1_200_000  # a receive so soon after the one before on its connection is of a fast stream; one in 16 may be
 _HELD_IN_A_TURN = 4
 HAS_KERNEL_STAMPS = sys.platform.startswith("linux") and struct.calcsize("@ll") == 16
 
@@ -140,7 +141,8 @@ class StampingSelector(selectors.BaseSelector):
     def reset_counters(self) -> None:
         # What has delayed the loop until now is not part of what is counted.
         self._woke_ns = self._looked_ns = self._unseen_ns = time.monotonic_ns()
-        self.receives = 0
+        self.receives = self._paced = self._quick = 0
+        self._rest_ns = _SHORT_REST_NS
         self.missing_stamps = 0
         self.lag_max_ns = 0
         self.lag_histogram = [0] * 40
@@ -212,7 +214,11 @@ class StampingSelector(selectors.BaseSelector):
         else:
             self.missing_stamps += bool(data)  # the end of a stream carries no bytes, and so no stamp
             stamp = now
-        sock.log.pieces.add(stamp - self.origin_ns, data, now - self._unseen_ns)
+        stamp -= self.origin_ns
+        pieces = sock.log.pieces
+        if stamp - pieces.last_ns < _QUICK_NS:
+            self._quick += 1
+        pieces.add(stamp, data, now - self._unseen_ns)
         return data
 
     def _read(self, watch: Watch) -> bool:
@@ -249,6 +255,7 @@ class StampingSelector(selectors.BaseSelector):
         self.lag_histogram[(lag // 1000).bit_length()] += 1
         if self._woke_ns > self.wall.due_ns:
             self.wall.measure()
+            self._pace()
         wake = False
         watches, keys, timer = self._watches, self._keys, self._timer.fileno
         for fd, mask in events:
@@ -302,11 +309,17 @@ class StampingSelector(selectors.BaseSelector):
         each event costs as much as reading it. Nothing waits for it: asyncio had nothing to run, and a timer that is
         due soon prevents the rest."""
         now = time.monotonic_ns()
-        until = self._woke_ns + _REST_NS
+        until = self._woke_ns + self._rest_ns
         busy = self._woke_ns - self._rested_ns < _BUSY_NS
         self._rested_ns = self._woke_ns
-        if busy and HAS_KERNEL_STAMPS and now < until and not 0 < self._timer.due_ns < until + _REST_NS:
+        if busy and HAS_KERNEL_STAMPS and now < until and not 0 < self._timer.due_ns < until + self._rest_ns:
             time.sleep((until - now) * 1e-9)
+
+    def _pace(self) -> None:
+        """How long a rest may be, by what came since the last time."""
+        slow = self._quick * 16 <= self.receives - self._paced
+        self._rest_ns = _REST_NS if slow and self.receives > self._paced else _SHORT_REST_NS
+        self._quick, self._paced = 0, self.receives
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         fd = _fileno(fileobj)

@@ -136,16 +136,16 @@ class Shape(NamedTuple):
             return None
         return next(iter(_plain_texts([data[len(self.head) : -len(self.tail)]])), None)
 
-    def run(self, data: bytes, at: int, sizes: Iterable[int]) -> list[str]:
-        """The texts of the receives, `sizes` bytes from `at` on, that are each one HTTP chunk with one event of this
-        shape: of all from the first on until one is not.
+    def run(self, data: bytes, at: int, receives: Iterable[tuple[int, int, int]]) -> list[str]:
+        """The texts of the receives, whose bytes lie from `at` on, that are each one HTTP chunk with one event of this
+        shape: of all from the first on until one is not. A receive is (stamp, bytes, blind).
 
         The length of a receive tells what its chunk's size line must be, so that two comparisons check the framing
         and all of the event but its text.
         """
         begins: dict[int, bytes] = {}
         tail, insides = self.tail + b"\r\n", []
-        for size in sizes:
+        for _, size, _ in receives:
             begin = begins.get(size)
             if begin is None:
                 begin = begins[size] = self._begin(size)

@@ -9,7 +9,7 @@ comments are none. An event whose text is empty is kept as *blank*: only a count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -156,7 +156,7 @@ class _Source:
     """The receives of a body, one after another; those that come next can be taken without looking at each."""
 
     def __init__(self, body: Receives) -> None:
-        self.data, self._body = bytes(body.data), body
+        self.data, self._numbers = bytes(body.data), list(body.numbers())
         self.at = 0  # bytes before the next receive
         self._next = 0
 
@@ -164,34 +164,33 @@ class _Source:
         return self
 
     def __next__(self) -> Piece:
-        index, body = self._next, self._body
-        if index >= len(body.sizes):
+        if self._next >= len(self._numbers):
             raise StopIteration
-        begin, self.at, self._next = self.at, self.at + body.sizes[index], index + 1
-        return body.stamps[index], self.data[begin : self.at], body.blinds[index]
+        stamp, size, blind = self._numbers[self._next]
+        begin, self.at = self.at, self.at + size
+        self._next += 1
+        return stamp, self.data[begin : self.at], blind
 
-    def ahead(self) -> Sequence[int]:
-        """The sizes of the receives that come next."""
-        return self._body.sizes[self._next : self._next + _BREATH]
+    def ahead(self) -> list[tuple[int, int, int]]:
+        """(stamp, bytes, blind) of the receives that come next."""
+        return self._numbers[self._next : self._next + _BREATH]
 
-    def take(self, n: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Leave out the next `n` receives; returns their stamps and blind times."""
-        begin, end, body = self._next, self._next + n, self._body
-        self.at += sum(body.sizes[begin:end])
-        self._next = end
-        return body.stamps[begin:end], body.blinds[begin:end]
+    def skip(self, receives: int, size: int) -> None:
+        """Leave out the next `receives`, which are `size` bytes."""
+        self._next += receives
+        self.at += size
 
 
 def _take_runs(stream: Stream, known: Shape, source: _Source, piece: int, breathe: Callable[[], object] | None) -> int:
     """Take all events of the known shape that follow, each a receive and a chunk of its own; returns the last piece."""
     said, visible = stream.visible[0] if known.visible else stream.hidden, known.visible
-    while texts := known.run(source.data, source.at, source.ahead()):
+    while texts := known.run(source.data, source.at, ahead := source.ahead()):
         said += texts
-        stamps, blinds = source.take(len(texts))
+        taken = ahead[: len(texts)]
         stream.events += [
-            TokenEvent(stamp, blind, number, visible)
-            for number, (stamp, blind) in enumerate(zip(stamps, blinds, strict=True), piece + 1)
+            TokenEvent(stamp, blind, number, visible) for number, (stamp, _, blind) in enumerate(taken, piece + 1)
         ]
+        source.skip(len(texts), sum(size for _, size, _ in taken))
         piece += len(texts)
         if len(texts) < _BREATH:
             break
