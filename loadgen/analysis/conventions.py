@@ -17,7 +17,7 @@ import numpy as np
 
 from loadgen.analysis import formulas as f
 from loadgen.analysis import stats
-from loadgen.analysis.definitions import METRICS, estimate
+from loadgen.analysis.definitions import METRICS, number
 from loadgen.analysis.measured import Columns, Measured
 from loadgen.analysis.stats import Floats
 
@@ -207,14 +207,13 @@ def conventions(m: Measured) -> tuple[Convention, ...]:
     rows = []
     for tool, name, definition, compute, ours, stat, why in _TABLE:
         our_metric = "ttft_scheduled" if tool == "MLPerf Server" and ours == "ttft" and m.window.open_loop else ours
-        number = estimate(m, METRICS[our_metric], stat).value
         rows.append(
             Convention(
                 tool,
                 name,
                 definition,
                 _known(compute(run) if len(run.ok) else math.nan),
-                _known(number),
+                _known(number(m, our_metric, stat)),
                 why,
                 m.info.name,
                 f"{stat}({our_metric})",

@@ -13,7 +13,7 @@ from typing import Literal
 
 from loadgen.analysis import formulas as f
 from loadgen.analysis.measured import Measured
-from loadgen.analysis.stats import TABLE_TAIL, Estimate
+from loadgen.analysis.stats import NO_BOUNDS, TABLE_TAIL, Estimate
 from loadgen.errors import UsageError
 
 Of = Literal["request", "gap", "stage"]
@@ -54,6 +54,11 @@ def estimate(m: Measured, metric: Metric, stat: str, tail: float = TABLE_TAIL) -
             assert metric.per_request is not None
             m.estimates[key] = f.of_sorted(f.values_of(m, metric.name, metric.per_request), stat, tail)
     return m.estimates[key]
+
+
+def number(m: Measured, metric: str, stat: str) -> float:
+    """The value of `estimate` alone, without the work that bounds are; NaN is n/a."""
+    return estimate(m, METRICS[metric], stat, NO_BOUNDS).value
 
 
 _TOKENS_CAVEAT = (

@@ -136,6 +136,8 @@ def of_tally(tally: Tally, blocks: Blocks, stat: str, tail: float, resampler: Re
         return NOTHING
     if (q := quantile_of(stat)) is not None:
         value = tally.quantile(q, worst)
+        if math.isnan(tail):
+            return Estimate(value, math.nan, math.nan, n, n >= stats.needed(q))
         inner = q * n / tally.n if worst and tally.n else q  # the same rank among the finite values
         low, high = blocks.bounds(min(inner, 1.0), resampler, tail) if inner < 1.0 else (math.inf, math.inf)
         return Estimate(value, min(low, value), max(high, value), n, n >= stats.needed(q) and math.isfinite(low))

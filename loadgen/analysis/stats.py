@@ -24,6 +24,7 @@ Ints = npt.NDArray[np.int64]
 CONFIDENCE = 0.95  # of a two-sided interval in a table, and of the one-sided bound that a gate decides on
 TABLE_TAIL = (1.0 - CONFIDENCE) / 2  # probability beyond each end of an interval in a table
 GATE_TAIL = 1.0 - CONFIDENCE  # probability beyond the one bound of a gate
+NO_BOUNDS = math.nan  # as a tail: only the value is wanted, and bounds, which take longer, are n/a
 RESAMPLES = 500
 MIN_BLOCKS = 16
 MAX_BLOCKS = 64
@@ -105,6 +106,8 @@ def percentile_sorted(ordered: Floats, q: float, tail: float = TABLE_TAIL) -> Es
     if n == 0:
         return NOTHING
     value = quantile_sorted(ordered, q)
+    if math.isnan(tail):
+        return Estimate(value, math.nan, math.nan, n, n >= needed(q))
     low, high = order_ranks(n, q, tail)
     return Estimate(
         value,
@@ -123,6 +126,8 @@ def mean(values: Floats, tail: float = TABLE_TAIL) -> Estimate:
     middle = float(np.mean(values))
     if n == 1 or not math.isfinite(middle):
         return Estimate(middle, -math.inf, math.inf, n, False)
+    if math.isnan(tail):
+        return Estimate(middle, math.nan, math.nan, n)
     from scipy import special  # imported here: a run without bounds does not wait for it
 
     half = float(special.stdtrit(n - 1, 1.0 - tail)) * float(np.std(values, ddof=1)) / math.sqrt(n)
@@ -133,6 +138,8 @@ def proportion(hits: int, n: int, tail: float = TABLE_TAIL) -> Estimate:
     """Share `hits / n` with exact (Clopper-Pearson) bounds: never below the confidence that they claim."""
     if n == 0:
         return NOTHING
+    if math.isnan(tail):
+        return Estimate(hits / n, math.nan, math.nan, n)
     from scipy import special  # imported here: a run without bounds does not wait for it
 
     low = 0.0 if hits == 0 else float(special.betaincinv(hits, n - hits + 1, tail))
@@ -240,6 +247,8 @@ def ratio_of_sums(
     filled = int(np.count_nonzero(base > 0))
     if filled < MIN_BLOCKS:
         return Estimate(value, -math.inf, math.inf, n, False)
+    if math.isnan(tail):
+        return Estimate(value, math.nan, math.nan, n)
     weights = resampler.weights(len(top))
     draws = weights @ top / np.maximum(weights @ base, np.finfo(np.float64).tiny)
     draws = value + (draws - value) * widening(top, base, tail)

@@ -62,14 +62,26 @@ class StageSummary:
 
     info: StageInfo
     counts: Counts
-    values: tuple[Value, ...]
     errors: dict[str, int]
     measured: Measured = field(repr=False, compare=False)
     server: dict[str, float] = field(default_factory=dict)  # see `server_stage.figures`; empty without telemetry
 
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """Every statistic with its bounds; made when asked for, since bounds take longer than the rest of a summary."""
+        every = (self.get(metric.name, stat) for metric in METRICS.values() for stat in metric.stats)
+        return tuple(value for value in every if value is not None)
+
     def get(self, metric: str, stat: str) -> Value | None:
         """The value, or None where the stage has no such line."""
-        return next((value for value in self.values if (value.metric, value.stat) == (metric, stat)), None)
+        of = METRICS[metric]
+        if stat not in of.stats:
+            return None
+        found = estimate(self.measured, of, stat)
+        if of.optional and math.isnan(found.value):
+            return None
+        low, high = _finite(found.low), _finite(found.high)
+        return Value(metric, stat, _finite(found.value), of.unit, found.n, low, high, found.supported)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,26 +128,8 @@ def summarise(info: RunInfo, requests: Requests, slo: Sequence[str] = (), server
 
 
 def _stage(m: Measured, server: ServerStage | None) -> StageSummary:
-    values = []
-    for metric in METRICS.values():
-        for stat in metric.stats:
-            found = estimate(m, metric, stat)
-            if metric.optional and math.isnan(found.value):
-                continue
-            values.append(
-                Value(
-                    metric.name,
-                    stat,
-                    _finite(found.value),
-                    metric.unit,
-                    found.n,
-                    _finite(found.low),
-                    _finite(found.high),
-                    found.supported,
-                )
-            )
     told = {} if server is None else figures(server)
-    return StageSummary(m.info, _counts(m), tuple(values), error_kinds(m), m, told)
+    return StageSummary(m.info, _counts(m), error_kinds(m), m, told)
 
 
 def _counts(m: Measured) -> Counts:

@@ -16,7 +16,7 @@ from loadgen.analysis import formulas as f
 from loadgen.analysis import severity as rule
 from loadgen.analysis import stats
 from loadgen.analysis.asked import expected_cached
-from loadgen.analysis.definitions import METRICS, estimate
+from loadgen.analysis.definitions import number
 from loadgen.analysis.measured import Columns, Measured
 from loadgen.analysis.numbers import quantity, significant
 from loadgen.analysis.trust_client import advised
@@ -235,7 +235,7 @@ def invariants(info: RunInfo, m: Measured) -> Iterator[Finding]:
     split = float(np.abs(gap[c.streamed >= 2]).max(initial=0.0))
     if split > 1e-6:
         yield _broken("invariant_e2e", f"e2e differs from ttft + tpot * (N - 1) by {quantity(split, 's')}", split)
-    mean, peak = (estimate(m, METRICS["output_tokens_per_s"], stat).value for stat in ("rate", "max"))
+    mean, peak = (number(m, "output_tokens_per_s", stat) for stat in ("rate", "max"))
     if peak < mean * (1.0 - 1e-9):
         yield _broken(
             "invariant_rate",

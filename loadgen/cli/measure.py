@@ -6,6 +6,7 @@ Knows: the order of a run as a user sees it. Must not know: flags, HTML, how a m
 from __future__ import annotations
 
 import datetime
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -266,6 +267,8 @@ def _error_lines(summary: Summary) -> list[str]:
 
 
 def _stage_line(stage: StageSummary) -> str:
+    from loadgen.analysis.definitions import number
+
     counts = stage.counts
     head = f"{stage.info.name}: {counts.ok} ok, {counts.failed} failed"
     head += f", {counts.cancelled} cancelled" if counts.cancelled else ""
@@ -279,9 +282,9 @@ def _stage_line(stage: StageSummary) -> str:
     ]
     parts = []
     for label, metric, stat, unit in figures:
-        value = stage.get(metric, stat)
-        if value is not None or metric != "ttft_scheduled":  # closed loop has no schedule
-            parts.append(f"{label} {quantity(None if value is None else value.value, unit, 4)}")
+        value = number(stage.measured, metric, stat)
+        if not math.isnan(value) or metric != "ttft_scheduled":  # closed loop has no schedule
+            parts.append(f"{label} {quantity(value if math.isfinite(value) else None, unit, 4)}")
     ended = stage.info.stopped or stage.info.reached
     return f"{head} | " + ", ".join(parts) + (f" | {ended}" if ended else "")
 

@@ -22,8 +22,8 @@ class HealthMeter:
         self._cpu_s = self._wall_s = 0.0
 
     def quiet(self) -> None:
-        """Collect now, and no more until the end; it takes long, so it comes before a start is agreed."""
-        gc.collect()
+        """From now on nothing is collected until the end, and what is there already is not looked through after it: it
+        is the program itself."""
         gc.freeze()
         gc.disable()
 

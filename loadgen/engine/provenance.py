@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from loadgen.analysis.server import normalise
 from loadgen.engine.telemetry import parse
 
@@ -149,6 +147,8 @@ async def ask(get: Get, base: str, model: Mapping[str, Any]) -> Facts:
 
 def info_series(page: str) -> dict[str, dict[str, str]]:
     """The series of a metrics page whose labels are the message (`vllm:cache_config_info`): name -> labels."""
+    from prometheus_client.parser import text_string_to_metric_families  # here: most endpoints have no such page
+
     found: dict[str, dict[str, str]] = {}
     for line in re.findall(r"^[\w:]+_info\{.*\} 1(?:\.0)?$", page, re.MULTILINE):
         try:

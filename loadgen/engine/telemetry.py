@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from loadgen.analysis.server import Reading, Sample, Scrape, normalise
 from loadgen.analysis.server_names import wanted_names
 from loadgen.engine.host import public_url
@@ -96,6 +94,8 @@ def parse(body: bytes) -> Iterator[Sample]:
 
     Line by line, and only the wanted ones: comments, other series and exemplars of other lines do no harm.
     """
+    from prometheus_client.parser import text_string_to_metric_families  # here: most endpoints have no such page
+
     for match in _WANTED.finditer(body):
         try:
             families = list(text_string_to_metric_families(match[0].decode("utf-8", "replace") + "\n"))
