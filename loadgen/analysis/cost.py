@@ -71,10 +71,13 @@ def price_told(named: Any) -> float | None:
 def costs(stage: StageSummary, spec: Mapping[str, Any]) -> Costs:
     """What a stage cost. `spec`: that of its run, with `roofline` (GPUs and their price) and `prices` (a vendor's)."""
     per_s, prices = per_second(spec.get("roofline")), spec.get("prices")
+    tokens = requests = None
+    if per_s is not None:  # else nobody asks for the rates, whose bounds take a while
+        tokens, requests = _rate(stage, "output_tokens_per_s"), _rate(stage, "requests_per_s")
     vendor = None if not isinstance(prices, Mapping) else _vendor(stage, Prices(**prices))
     return Costs(
-        by_hours(per_s, _rate(stage, "output_tokens_per_s"), MILLION),
-        by_hours(per_s, _rate(stage, "requests_per_s"), THOUSAND),
+        by_hours(per_s, tokens, MILLION),
+        by_hours(per_s, requests, THOUSAND),
         None if vendor is None else vendor[0],
         None if vendor is None else vendor[1],
         stage.server.get("energy_per_output_token_j"),

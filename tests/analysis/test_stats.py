@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -153,3 +154,22 @@ def test_a_rate_is_never_negative_and_needs_blocks() -> None:
 def test_joining_blocks_keeps_the_sum(sums: list[int], doublings: int) -> None:
     joined = stats.join(np.array(sums, dtype=np.float64), 2**doublings)
     assert joined.sum() == sum(sums)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda tail: stats.percentile_sorted(np.arange(400.0), 0.99, tail),
+        lambda tail: stats.mean(np.arange(400.0), tail),
+        lambda tail: stats.proportion(3, 400, tail),
+        lambda tail: stats.ratio_of_sums(np.arange(64.0), np.ones(64), stats.Resampler([1]), n=64, tail=tail),
+    ],
+)
+def test_without_bounds_the_value_is_the_same_and_its_bounds_are_not_known(
+    of: Callable[[float], stats.Estimate],
+) -> None:
+    bare, full = of(stats.NO_BOUNDS), of(stats.TABLE_TAIL)
+    assert (bare.value, bare.n, bare.supported) == (full.value, full.n, full.supported)
+    assert math.isnan(bare.low)
+    assert math.isnan(bare.high)
+    assert full.low < full.value < full.high
