@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.run import command
+from loadgen.cli import cli
 from loadgen.engine import remote
 from loadgen.engine.links import Link
 from loadgen.engine.remote import Hand, RemoteLink
@@ -97,8 +97,8 @@ def endpoint() -> Iterator[str]:
 def measured(monkeypatch: pytest.MonkeyPatch, endpoint: str, out: Path, staff: MadeUp, *words: str) -> int:
     monkeypatch.setattr(remote, "_BEAT_S", 0.05)
     monkeypatch.setattr("loadgen.cli.measure._staffed", lambda address, workers: nullcontext(staff))
-    line = [endpoint, *QUICK, "--ray", "auto", "--workers", str(len(staff.hands)), "-o", str(out), *words]
-    code: int = command.main(line, standalone_mode=False)
+    line = ["run", endpoint, *QUICK, "--ray", "auto", "--workers", str(len(staff.hands)), "-o", str(out), *words]
+    code: int = cli.main(line, standalone_mode=False)
     return code
 
 
