@@ -107,7 +107,7 @@ def _bootstrap(search: Search, best: Point, rng: np.random.Generator) -> Floats:
     cells = len(search.index)
     found = []
     for _ in range(DRAWS):
-        weights = np.bincount(rng.integers(0, cells, cells), minlength=cells).astype(float)
+        weights = cells * rng.dirichlet(np.ones(cells))
         shift = width * rng.standard_normal(width.size)
         drawn = Objective(best.model, best.scale, search.priors, weights, shift)
         start = best.values + 0.3 * shift

@@ -44,8 +44,11 @@ class Other:
     figures: Figures
 
 
-def others(search: Search, best: Point) -> Iterator[Other]:
-    """Other GPUs together, and other models together: the most usual of those that fit, named."""
+def others(search: Search, best: Point, more_usual: float = MORE_USUAL) -> Iterator[Other]:
+    """Other GPUs together, and other models together: the most usual of those that fit, named.
+
+    more_usual: by how much strangeness must fall.
+    """
     known = [one for one in search.world.deployments.values() if one is not None]
     if not search.priors or not known:
         return
@@ -56,7 +59,7 @@ def others(search: Search, best: Point) -> Iterator[Other]:
          [replace(known[0], shape=one) for one in catalog.shapes() if one != known[0].shape]),
     )  # fmt: skip
     for name, decide, candidates in rows:
-        tried = _more_usual(search, best, known[0], candidates)[:TRIED]
+        tried = _more_usual(search, best, known[0], candidates, more_usual)[:TRIED]
         fitted = [(point, *row) for row in tried if (point := _refitted(search, best, known[0], row[0])) is not None]
         if not fitted:
             continue
@@ -79,12 +82,12 @@ def _figures(said: Deployment, there: Deployment, values: Mapping[str, float]) -
 
 
 def _more_usual(
-    search: Search, best: Point, said: Deployment, candidates: Iterable[Deployment]
+    search: Search, best: Point, said: Deployment, candidates: Iterable[Deployment], more_usual: float
 ) -> list[tuple[Deployment, dict[str, float]]]:
     """Those at which the utilisations that were fitted would be less strange, the least strange first."""
     values = named(search.world.table, best.values)
     table = {one.name: one for one in search.world.table}
-    limit = _strangeness(values, table) - MORE_USUAL
+    limit = _strangeness(values, table) - more_usual
     found = []
     for there in candidates:
         try:

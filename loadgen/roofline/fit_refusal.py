@@ -4,7 +4,8 @@ Knows: what misfit of the physics, and which utilisations, no real deployment sh
 told, or what replaces a refused fit.
 Why: a wrong shape or GPU must not be absorbed into a utilisation. Either the cells are faster than the facts allow -
 then even the best physics fits far worse than constants without any physics - or they are slower, and what is left is
-that several utilisations at once would lie where no kernel does.
+that utilisations would lie where no kernel does: several at once, or the products alone where another deployment of the
+catalogue shows the same times at usual ones. An engine can be that slow, so its user may say so (no priors).
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import numpy as np
 from loadgen.roofline.figures import ASSUMED, FITTED, Figure, Figures
 from loadgen.roofline.fit_alternatives import with_cache
 from loadgen.roofline.fit_model import World
+from loadgen.roofline.fit_others import others
 from loadgen.roofline.fit_parameters import BLACK_BOX, TOP_MBU, UTILISATIONS, named
-from loadgen.roofline.fit_search import Objective, Point, Search
+from loadgen.roofline.fit_search import WORTH, Objective, Point, Search, minimise
 from loadgen.roofline.fitted import Misfit
 from loadgen.roofline.marks import misfit
 from loadgen.roofline.serving_kernel import Floats
 
-STRANGE = 5.5  # sum of squared deviations of the utilisations from what kernels reach
+STRANGE = 6.0  # sum of squared deviations of the utilisations from what kernels reach
 # The priors' deviations, but for weights: engines of 2023 read them at .4-.5 of the bandwidth, overhead in between.
 DEVIATIONS = {"mbu": 0.35}
 WORSE = 1.0  # per residual: how much more loss than the constants' is a misfit of the physics
@@ -34,6 +36,11 @@ GROUPED = 1.2  # tokens per event: from here on, drafts or grouped tokens may ex
 # data type or a cache that was not told; both are another GPU or model.
 CEILINGS = {"mfu": 0.85, "mbu": TOP_MBU}
 AT_BOUND = 0.95
+# Of the prior's median. Engines that were measured and published reach .42 of the peak and more (with experts .28), so
+# half of the usual .6 (.4) is below them all. A card whose best products reach less of its peak is allowed less.
+SLOW, BEST_PRODUCTS = 0.5, 0.8
+USUAL = 2.0  # by how much strangeness (`fit_others`) must fall for another deployment to be the better explanation
+CHECK = "check GPU, GPU count, model and data types"
 
 
 def refusal(search: Search, best: Point) -> Misfit | None:
@@ -54,7 +61,7 @@ def refusal(search: Search, best: Point) -> Misfit | None:
         fast = ", ".join(name for name in UTILISATIONS if values[name] > AT_BOUND)
         text = f"{names} cannot have shown these times: they need {fast} above {{most}}"
         return _refused(text, {"most": Figure(1.0, "share", ASSUMED)}, fast=True)
-    over = [name for name, most in CEILINGS.items() if values[name] > most]
+    over = [name for name, most in CEILINGS.items() if values[name] > most and _needed(search, best, name, most)]
     if len(over) == len(CEILINGS) and not _rescued(search, best, max(allowed, _data_loss(best))):
         need = " and ".join(f"{name} {{{name}}}" for name in over)
         text = f"{names} would need {need} to show these times: no engine comes near both at once"
@@ -63,7 +70,37 @@ def refusal(search: Search, best: Point) -> Misfit | None:
         need = ", ".join(f"{name} {{{name}}}" for name in UTILISATIONS)
         text = f"{names} would show these times only at utilisations that kernels do not have ({need})"
         return _refused(text, _fitted(values, UTILISATIONS))
-    return None
+    return _too_slow(search, best, values["mfu"], names) if search.priors else None
+
+
+def _too_slow(search: Search, best: Point, mfu: float, names: str) -> Misfit | None:
+    """Products slower than any known engine's, where the catalogue holds what shows these times at usual rates."""
+    usual = next(one.prior[0] for one in search.world.table if one.name == "mfu")
+    reach = [
+        (one.gpu.measured_bf16_flop_per_s or BEST_PRODUCTS * one.gpu.bf16_flop_per_s) / one.gpu.bf16_flop_per_s
+        for one in search.world.deployments.values()
+        if one
+    ]
+    inputs = {"usual": usual, "share": SLOW, "best_products": min(reach), "best_products_usually": BEST_PRODUCTS}
+    least = SLOW * usual * min(1.0, min(reach) / BEST_PRODUCTS)
+    if mfu >= least:
+        return None
+    other = min(others(search, best, USUAL), key=lambda one: one.point.loss, default=None)
+    if other is None:
+        return None
+    text = f"{names} would show these times only at an mfu below {{least}}, slower than any engine known: "
+    formula = "share * usual * min(1, best_products / best_products_usually)"
+    figures = {**other.figures, "least": Figure(least, "share", formula, inputs)}
+    return _refused(text + other.explanation, figures)
+
+
+def _needed(search: Search, best: Point, name: str, most: float) -> bool:
+    """Whether the cells cannot be shown nearly as well at a utilisation of `most`, overheads making up for it."""
+    at = [one.name for one in search.world.table].index(name)
+    held = best.values.copy()
+    held[at] = math.log(most)
+    _, loss = minimise(Objective(best.model, best.scale, search.priors), held, search, held=at)
+    return loss > best.loss + WORTH
 
 
 def _fitted(values: Mapping[str, float], names: Iterable[str]) -> dict[str, Figure]:
@@ -83,8 +120,10 @@ def _rescued(search: Search, best: Point, allowed: float) -> bool:
 
 
 def _refused(text: str, figures: Figures, *, fast: bool = False) -> Misfit:
-    code = "faster_than_physics" if fast else "refused_deployment"
-    return misfit("invalid", code, text, None, "check GPU, GPU count, model and data types", (), **figures)
+    if fast:
+        return misfit("invalid", "faster_than_physics", text, None, CHECK, (), **figures)
+    advice = f"{CHECK}; if they are right and the engine is this slow, fit with --no-priors"
+    return misfit("invalid", "refused_deployment", text, None, advice, (), **figures)
 
 
 def _deviations(search: Search, point: Floats) -> list[float]:

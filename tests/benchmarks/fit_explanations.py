@@ -3,7 +3,8 @@
     python -m tests.benchmarks.fit_explanations [--seeds 10] [--only TEXT]
 
 Placebo: cells of `tests.roofline.independent` (an 8B-shaped model on one H100), said to be of another GPU or model; the
-first row says the truth and must not be refused. Doubted: refused, or another GPU or model is listed as more usual.
+first rows say the truth, of engines as they usually are and of slow ones, and must not be refused. Doubted: refused, or
+another GPU or model is listed as more usual.
 Twins: cells of the tool's own engine in one of two worlds with 2 % noise, fitted without being told which; both words
 must be among the alternatives, or be what the best fit says.
 """
@@ -26,10 +27,10 @@ from loadgen.roofline.passes import Deployment, Efficiency, step_law
 from loadgen.roofline.serving import EngineConfig
 from tests.benchmarks.fit_recovery import DESIGN, H100, truth
 from tests.benchmarks.harness import machine, table
-from tests.roofline.independent import measure
+from tests.roofline.independent import Truth, measure
 
+TRUTH = ("h100-sxm", "llama-3.1-8b")
 PLACEBOS = (
-    ("h100-sxm", "llama-3.1-8b"),
     *(("h100-sxm", shape) for shape in ("llama-3.1-70b", "qwen3-32b", "llama-2-13b", "llama-3.2-3b", "llama-3.2-1b")),
     *((gpu, "llama-3.1-8b") for gpu in ("a100-sxm-80", "l40s", "l4", "b200", "mi300x")),
 )
@@ -60,10 +61,24 @@ TWINS = (
 )
 
 
-def placebo(gpu: str, shape: str, seed: int) -> tuple[bool, bool]:
+def slow(rng: np.random.Generator) -> Truth:
+    """An engine whose matrix products reach .3 to .4 of the peak."""
+    return replace(truth(rng), flop_per_s=rng.uniform(0.3, 0.4) * H100.gpu.bf16_flop_per_s)
+
+
+def slow_in_all(rng: np.random.Generator) -> Truth:
+    """An engine that is slow in everything: weights, KV cache and launches, too."""
+    bandwidth = H100.gpu.bandwidth_bytes_per_s
+    rates = {"bytes_per_s": rng.uniform(0.4, 0.6) * bandwidth, "kv_bytes_per_s": rng.uniform(0.3, 0.5) * bandwidth}
+    return replace(slow(rng), launch_s=rng.uniform(1e-3, 4e-3), **rates)
+
+
+TRUTHS = (("as usual", truth), ("slow products", slow), ("slow in everything", slow_in_all))
+
+
+def placebo(gpu: str, shape: str, real: Truth, seed: int) -> tuple[bool, bool]:
     """Whether the fit refuses; whether it refuses, or names another GPU or model as more usual for these times."""
     said = replace(H100, gpu=catalog.gpu(gpu), shape=catalog.shape(shape))
-    real = truth(np.random.default_rng(seed))
     cells = []
     for k, (prompt, output, users) in enumerate(DESIGN):
         count = max(8, 5 * users)
@@ -98,15 +113,18 @@ def twin(one: Twin, seed: int) -> set[str]:
 
 
 def rows(seeds: int, only: str) -> Iterator[tuple[str, ...]]:
-    """A row for each placebo, then for each twin."""
-    for gpu, shape in (one for one in PLACEBOS if only in " ".join(one)):
-        found = [placebo(gpu, shape, seed) for seed in range(seeds)]
-        refused, doubted = (sum(column) for column in zip(*found, strict=True))
-        right = "the truth" if (gpu, shape) == PLACEBOS[0] else "placebo"
-        yield right, f"{shape} on one {gpu}", "refused", f"{refused} of {seeds} (or doubted: {doubted})"
+    """A row for each truth, then for each placebo, then for each twin."""
+    worlds = [("truth", f"{TRUTH[1]} on one {TRUTH[0]}, {name}", *TRUTH, draw) for name, draw in TRUTHS]
+    worlds += [("placebo", f"{shape} on one {gpu}", gpu, shape, truth) for gpu, shape in PLACEBOS]
+    for kind, name, gpu, shape, draw in worlds:
+        if only in name:
+            found = [placebo(gpu, shape, draw(np.random.default_rng(seed)), seed) for seed in range(seeds)]
+            refused, doubted = (sum(column) for column in zip(*found, strict=True))
+            must = "refused" if kind == "placebo" else "not refused"
+            yield kind, name, must, f"refused {refused} of {seeds}", f"{doubted} of {seeds}"
     for one in (one for one in TWINS if only in one.name):
         both = sum(set(one.words) <= twin(one, seed) for seed in range(seeds))
-        yield "twin", one.name, " and ".join(one.words), f"{both} of {seeds}"
+        yield "twin", one.name, " and ".join(one.words), f"both {both} of {seeds}", "-"
 
 
 def main() -> None:
@@ -116,7 +134,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="in the row's name")
     given = parser.parse_args()
     print(machine(), "\n")
-    print(table(("kind", "world", "must be told", "told"), list(rows(given.seeds, given.only))))
+    found = []
+    for row in rows(given.seeds, given.only):
+        found.append(row)
+        print(*row, sep=" | ", flush=True)  # a study that is stopped has said what it knew
+    print(table(("kind", "world", "must be told", "told", "refused or doubted"), found))
 
 
 if __name__ == "__main__":
