@@ -203,7 +203,8 @@ def interference(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
             p99=read(p99, "s", "itl_p99_s"),
             p50=read(p50, "s", "itl_p50_s"),
         )
-    rows = [(share[id(cause)], residual(cause.of, "itl"), cause.of) for cause in decodes]
+    steps = [cause for cause in decodes if not _speculates(cause.of.cell)]  # else a step is not a token's time
+    rows = [(share[id(cause)], residual(cause.of, "itl"), cause.of) for cause in steps]
     x, y, of = zip(*rows, strict=True) if rows else ((), (), ())
     slope, error = trend(np.array(x), np.array(y), list(of), covariates=False)
     effect = slope * max(x, default=0.0)
@@ -215,7 +216,7 @@ def interference(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
             "engine mixes prompts into decode steps otherwise than modelled",
             effect,
             "trust ITL under load only between the measured cells; measure short prompts at these loads",
-            [cause.of for cause in decodes],
+            [cause.of for cause in steps],
             effect=Figure(abs(effect), "share", "abs(slope) * most", {"slope": slope, "most": max(x)}),
             more="more" if effect > 0 else "less",
         )
