@@ -1,17 +1,20 @@
 """Are the gains of "what would help" true? Each is made real in an engine that the model does not know.
 
-    python -m tests.benchmarks.fit_interventions [--worlds 20] [--first 0]
+    python -m tests.benchmarks.fit_interventions [--worlds 20] [--first 0] [--keep FILE]
 
 For each world (`other_engine`, parameters drawn at random) the roofline profile's kinds of cells are measured and
 fitted, and every remedy is then applied to the world itself. Printed for each kind of remedy: how far the predicted
-time (or rate) after the change is from the true one, and how often the gain's 90 % interval holds the true gain.
+time (or rate) after the change is from the true one, and how often the gain's 90 % interval holds the true gain. FILE
+keeps the trials of every world that is done, and a study that was stopped goes on from there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -133,12 +136,19 @@ def main() -> None:
     parser.add_argument(
         "--first", type=int, default=0, help="seed of the worlds: another one is worlds nobody looked at"
     )
+    parser.add_argument("--keep", type=Path, default=None, metavar="FILE")
     given = parser.parse_args()
-    every = [
-        one
-        for k, world in enumerate(worlds(given.worlds, given.first))
-        for one in trials(world, 1000 * (given.first + k))
-    ]
+    every: list[Trial] = []
+    done = given.keep.read_text().splitlines() if given.keep and given.keep.exists() else []
+    for k, world in enumerate(worlds(given.worlds, given.first)):
+        if k < len(done):
+            every += [Trial(**one) for one in json.loads(done[k])]
+            continue
+        found = list(trials(world, 1000 * (given.first + k)))
+        every += found
+        if given.keep:
+            with given.keep.open("a") as file:
+                file.write(json.dumps([asdict(one) for one in found]) + "\n")
     print(machine(), "\n")
     print(
         table(
