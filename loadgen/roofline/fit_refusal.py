@@ -66,11 +66,14 @@ def refusal(search: Search, best: Point) -> Misfit | None:
         need = " and ".join(f"{name} {{{name}}}" for name in over)
         text = f"{names} would need {need} to show these times: no engine comes near both at once"
         return _refused(text, _fitted(values, over), fast=True)
-    if search.priors and sum(z * z for z in _deviations(search, best.values)) > STRANGE:
+    if not search.priors:
+        return None
+    slow = _too_slow(search, best, values["mfu"], names)
+    if slow is None and sum(z * z for z in _deviations(search, best.values)) > STRANGE:
         need = ", ".join(f"{name} {{{name}}}" for name in UTILISATIONS)
         text = f"{names} would show these times only at utilisations that kernels do not have ({need})"
         return _refused(text, _fitted(values, UTILISATIONS))
-    return _too_slow(search, best, values["mfu"], names) if search.priors else None
+    return slow
 
 
 def _too_slow(search: Search, best: Point, mfu: float, names: str) -> Misfit | None:

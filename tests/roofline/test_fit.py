@@ -101,6 +101,7 @@ def placed(where: Deployment) -> list[Cell]:
         ("a100-sxm-80", "llama-3.1-8b", "faster_than_physics"),
         ("h100-sxm", "llama-3.1-70b", "faster_than_physics"),
         ("h100-sxm", "llama-3.2-1b", "refused_deployment"),
+        ("h100-sxm", "llama-3.2-3b", "refused_deployment"),
         ("b200", "llama-3.1-8b", "refused_deployment"),
     ],
 )
@@ -113,6 +114,16 @@ def test_a_wrong_deployment_is_refused_and_gets_constants(gpu: str, shape: str, 
     assert found.in_sample.itl < 0.02
     with pytest.raises(UsageError, match="constants"):
         transfer(found, H100)
+
+
+def test_an_engine_that_is_slow_is_not_refused_and_its_user_may_say_that_it_is_slower_still() -> None:
+    slow = replace(ENGINE, law=step_law(H100, replace(TRUE, mfu=0.33, attention_mfu=0.24)))
+    assert not fit(measured(slow), holdout="none", rng=np.random.default_rng(0)).refused
+    small = placed(replace(H100, shape=catalog.shape("llama-3.2-3b")))
+    refused = fit(small, holdout="none", rng=np.random.default_rng(0))
+    assert "Llama-3.1-8B" in refused.refused
+    assert "--no-priors" in refused.findings[0].advice
+    assert not fit(small, holdout="none", priors=False, rng=np.random.default_rng(0)).refused
 
 
 def test_explanations_that_fit_as_well_are_listed_with_what_decides() -> None:
