@@ -117,11 +117,18 @@ class HttpExchange:
         if new:
             self.capture.connect_start_ns, self.capture.connected_ns = started_ns, self.clock.now_ns()
 
+    async def hold(self) -> None:
+        """Wait on the connection until the request is due."""
+        due = self.capture.scheduled_ns
+        if due is not None and due > self.clock.now_ns():
+            await self.clock.sleep_until(due)
+            self.capture.dispatched_ns = self.clock.now_ns()
+
     # -- the exchange -------------------------------------------------------------------------------------------
 
     async def run(self, session: aiohttp.ClientSession, url: str, body: bytes) -> None:
         limits, capture = self.limits, self.capture
-        begun = self.clock.now_ns()
+        begun = max(self.clock.now_ns(), capture.scheduled_ns or 0)
         total_due = None if limits.total_ns is None else begun + limits.total_ns
         head_due = earlier(None if limits.first_ns is None else begun + limits.first_ns, total_due)
         try:

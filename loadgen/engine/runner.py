@@ -22,7 +22,11 @@ from loadgen.wire.dialects import DIALECTS
 
 
 class Streamer(Protocol):
-    """What the runner needs of a transport."""
+    """What the runner needs of a transport. `lead_ns`: how long before its due time a request may be handed over; the
+    transport makes it ready and holds it until then, so that nothing is left to do at that time but to send."""
+
+    @property
+    def lead_ns(self) -> int: ...
 
     async def stream(self, capture: Capture, url: str, body: bytes) -> None:
         """Send, receive, fill `capture`; never raises for what the endpoint does."""

@@ -4,9 +4,10 @@ Knows: due times, slots, the window, what to do between sends. Must not know: so
 
 Theory of operation. There is one loop for every load shape. `_feed` walks the plan in order: it waits until a request
 is due (open loop; or the staggered start of a closed one), then for a slot (closed loop; or the cap of an open one),
-and starts it. Closed loop is simply "no due time, a limited number of slots". Everything that costs time and is not a
-send (building bodies, decoding finished streams, writing rows) is done by `_housekeep`, one piece per turn of the event
-loop and never when a send is about to be due, so that reads and sends come first.
+and starts it. An open loop starts it a moment early, and the transport holds it, ready, until it is due. Closed loop is
+simply "no due time, a limited number of slots". Everything that costs time and is not a send (building bodies, decoding
+finished streams, writing rows) is done by `_housekeep`, one piece per turn of the event loop and never when a send is
+about to be due, so that reads and sends come first.
 Sessions: consecutive requests of one `session_id` are one unit that holds one slot, its turns one after the other; the
 history grows by the server's answers, or by the recorded ones that a later turn brings along.
 """
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _AHEAD_BYTES = 64 << 20
 _AHEAD_S = 2.0  # of an open loop: what its bursts may use up before there is time to build the next
-_QUIET_NS = 1_500_000  # no housekeeping when a send is due within this time ...
+_QUIET_NS = 600_000  # no housekeeping when a send is due within this time ...
 _BACKLOG = 65_536  # ... unless what waits to be decoded holds this many receives (some 25 MB)
 _BACKLOG_REQUESTS = 2048  # ... or is this many requests: they are not on disk yet
 _HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
@@ -82,7 +83,8 @@ class Stage:
         self.finished: deque[tuple[Capture, bool, Held | None]] = deque()
         self.backlog = 0  # receives in `finished`
         self.work = asyncio.Event()
-        self.next_due_ns: int | None = None
+        self.lead_ns = 0 if closed else runner.streamer.lead_ns
+        self.due: deque[int] = deque()  # what has been taken off the plan and is not due yet, in order
         self.hot_turns = 0
         self.start_ns = 0
         self.taken = 0  # units off the plan
@@ -175,9 +177,8 @@ class Stage:
             due = self._due(unit.turns[0])
             if due is not None:
                 self._mark_window(due)
-                self.next_due_ns = due
-                await self.clock.sleep_until(due)
-                self.next_due_ns = None
+                self.due.append(due)
+                await self.clock.sleep_until(due - self.lead_ns)
             freed = await self._slot()
             now = self.clock.now_ns()
             if due is None:
@@ -256,7 +257,7 @@ class Stage:
                 body = unit.body if index == 0 and unit.body is not None else target.body(planned, history)
                 capture = Capture(planned, target.dialect, ready_ns=ready_ns, endpoint=unit.endpoint)
                 capture.scheduled_ns = due if index == 0 else None
-                capture.dispatched_ns = self.clock.now_ns()
+                capture.dispatched_ns = max(self.clock.now_ns(), capture.scheduled_ns or 0)
                 self.sent += 1
                 runner.live.sent += 1
                 runner.live.in_flight += 1
@@ -372,9 +373,10 @@ class Stage:
                 self.hot_turns -= 1
                 await asyncio.sleep(0)
                 continue
-            due = self.next_due_ns
-            if due is not None and calm and 0 < due - self.clock.now_ns() < _QUIET_NS:
-                await self.clock.sleep_until(due)
+            while self.due and self.due[0] <= self.clock.now_ns():
+                self.due.popleft()
+            if self.due and calm and self.due[0] - self.clock.now_ns() < _QUIET_NS:
+                await self.clock.sleep_until(self.due[0])
                 await asyncio.sleep(0)
                 continue
             if self.finished:

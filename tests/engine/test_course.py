@@ -52,6 +52,8 @@ class Serving:
         self.ids = itertools.count()
         self.stepper: asyncio.Task[None] | None = None
 
+    lead_ns = 0
+
     async def stream(self, capture: Capture, url: str, body: bytes) -> None:
         number, queue = next(self.ids), asyncio.Queue[bool]()
         self.waiting[number] = queue

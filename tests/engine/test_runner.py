@@ -64,6 +64,8 @@ class _Two(Endpoint):
         super().__init__(clock, lambda now: 100 * MS)
         self.urls: list[str] = []
 
+    lead_ns = 0
+
     async def stream(self, capture: Capture, url: str, body: bytes) -> None:
         self.urls.append(url)
         await super().stream(capture, url, body)
@@ -305,6 +307,8 @@ class Refusing(Endpoint):
     def __init__(self, clock: VirtualClock, until_ns: int) -> None:
         super().__init__(clock, lambda now: 100 * MS)
         self.until_ns, self.refusals = until_ns, 0
+
+    lead_ns = 0
 
     async def stream(self, capture: Capture, url: str, body: bytes) -> None:
         if self.clock.now_ns() >= self.until_ns:

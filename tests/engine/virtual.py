@@ -45,7 +45,8 @@ class VirtualClock:
         if when_ns <= self.now_ns():
             return
         woken: asyncio.Future[None] = loop.create_future()
-        loop.call_at(when_ns * 1e-9, lambda: woken.done() or woken.set_result(None))
+        tick_s = -(-when_ns // 1000) * 1e-6  # async-solipsism advances by whole microseconds
+        loop.call_at(tick_s, lambda: woken.done() or woken.set_result(None))
         await woken
 
 
@@ -56,6 +57,8 @@ class Endpoint:
         self.clock, self.ttft_ns, self.gap_ns, self.tokens = clock, ttft_ns, gap_ns, tokens
         self.open = self.peak = 0
         self.bodies: list[bytes] = []
+
+    lead_ns = 0
 
     async def stream(self, capture: Capture, url: str, body: bytes) -> None:
         self.bodies.append(body)
