@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from loadgen.engine.transport import Transport
 
 _DONE_GRACE_NS = 1_000_000_000  # after `[DONE]`: how long an unfinished body may keep the slot
+_UNSEEN_NS = 500_000
 _EVENT_END = b"\n\n\r\n"  # an event of LF lines at the end of a chunk: neither ragged nor the end of the body
 _BODY_END = b"\r\n\r\n"  # a chunked body ends so; an event of CRLF lines may
 _LARGE_BODY_BYTES = 1 << 20  # above this aiohttp wants a file, which it sends piece by piece
@@ -122,6 +123,8 @@ class HttpExchange:
         due = self.capture.scheduled_ns
         if due is not None and due > self.clock.now_ns():
             await self.clock.sleep_until(due)
+            if self.owner.selector is not None:
+                self.owner.selector.drain(_UNSEEN_NS)  # many may be due at once, each a send that takes its time
             self.capture.dispatched_ns = self.clock.now_ns()
 
     # -- the exchange -------------------------------------------------------------------------------------------
@@ -331,7 +334,7 @@ class HttpExchange:
         if self.tap is not None:
             self.tap.notify = None
             if capture.sent_ns is None and self.response is not None:
-                capture.sent_ns = capture.connected_ns or capture.dispatched_ns
+                capture.sent_ns = max(capture.connected_ns or 0, capture.dispatched_ns or 0)
         capture.headers_ns, capture.body = split_head(self.log)
         capture.complete = self._ended()
         capture.end_ns = self.log.last_ns if self._ended() and self.log else self.clock.now_ns()

@@ -40,7 +40,7 @@ ANCILLARY_BYTES = 64
 _REST_NS, _BUSY_NS = 400_000, 1_000_000  # the first: between two polls, while events come closer than the second
 _SHORT_REST_NS = 100_000  # where streams are so fast that two events of one would come during the other
 _QUICK_NS = 1_200_000  # a receive so soon after the one before on its connection is of a fast stream; one in 16 may be
-_HELD_IN_A_TURN = 4
+_HELD_IN_A_TURN = 1
 HAS_KERNEL_STAMPS = sys.platform.startswith("linux") and struct.calcsize("@ll") == 16
 
 
@@ -232,9 +232,10 @@ class StampingSelector(selectors.BaseSelector):
             return True
         return watch.on_data(data)
 
-    def drain(self) -> None:
-        """Read what is there on watched sockets now. Called between the sends of a burst."""
-        self._look(0.0, [])
+    def drain(self, unseen_ns: int = 0) -> None:
+        """Read what is there now if the last look was `unseen_ns` ago or more. Called between the sends of a burst."""
+        if not unseen_ns or time.monotonic_ns() - self._woke_ns >= unseen_ns:
+            self._look(0.0, [])
 
     def _look(self, timeout: float, ready: list[tuple[selectors.SelectorKey, int]]) -> bool:
         """One poll: read watched sockets, put the others on `ready`. Returns whether asyncio must run."""

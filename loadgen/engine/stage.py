@@ -35,7 +35,7 @@ _AHEAD_S = 2.0  # of an open loop: what its bursts may use up before there is ti
 _QUIET_NS = 600_000  # no housekeeping when a send is due within this time ...
 _BACKLOG = 65_536  # ... unless what waits to be decoded holds this many receives (some 25 MB)
 _BACKLOG_REQUESTS = 2048  # ... or is this many requests: they are not on disk yet
-_HOT_TURNS = 6  # turns of the loop that a request takes from its slot to the socket; nothing else is done in them
+_HOT_TURNS = 6  # turns of the loop from a slot to the socket; nothing else is done in them, unless there is a lead
 _MIN_DRAIN_NS = 60_000_000_000
 _CUT, _SPENT = "cut: ", " is spent"
 
@@ -87,6 +87,7 @@ class Stage:
         self.due: deque[int] = deque()  # what has been taken off the plan and is not due yet, in order
         self.hot_turns = 0
         self.start_ns = 0
+        self.over_ns = 1 << 62  # when what was still in flight was cancelled
         self.taken = 0  # units off the plan
         self.started = 0  # units
         self.sent = 0  # requests
@@ -120,6 +121,7 @@ class Stage:
                     if not task.cancelled():
                         task.result()  # a plan that cannot be made, a row that cannot be written: the stage is over
         finally:
+            self.over_ns = self.clock.now_ns()
             for task in waits - {keeper}:
                 task.cancel()
             for task in list(self.tasks):
@@ -197,7 +199,8 @@ class Stage:
                 self.info.planned += len(unit.turns)
             self._start(unit, due, max(x for x in (self.start_ns, due, freed) if x is not None), in_window)
             await asyncio.sleep(0)  # one send for each turn of the loop ...
-            self.runner.look()  # ... and what has arrived meanwhile is read before the next
+            if not self.lead_ns:
+                self.runner.look()  # ... and what has arrived meanwhile is read before the next
         self.fed = True
         if self.give_back is not None and self.slots:
             self.give_back(len(self.slots))
@@ -232,7 +235,7 @@ class Stage:
 
     def _start(self, unit: Unit, due: int | None, ready: int, in_window: bool) -> None:
         self.started += 1
-        self.hot_turns = _HOT_TURNS
+        self.hot_turns = 0 if self.lead_ns else _HOT_TURNS
         task = asyncio.create_task(self._unit(unit, None if self.closed else due, ready, in_window))
         self.tasks.add(task)
         task.add_done_callback(self._gone)
@@ -265,8 +268,12 @@ class Stage:
                     await runner.streamer.stream(capture, target.url, body)
                 finally:
                     runner.live.in_flight -= 1
-                    left -= 1
-                    self._done(capture, in_window, unit.held)
+                if capture.sent_ns is None and (capture.scheduled_ns or 0) > self.over_ns:
+                    self.sent -= 1  # it never was due
+                    runner.live.sent -= 1
+                    break
+                left -= 1
+                self._done(capture, in_window, unit.held)
                 if capture.failure is not None or (runner.stop.is_set() and index + 1 < len(unit.turns)):
                     break
                 if index + 1 < len(unit.turns):

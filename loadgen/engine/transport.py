@@ -50,7 +50,11 @@ class _Connector(aiohttp.TCPConnector):
         async with asyncio.timeout(exchange.connect_s):
             connection = await super().connect(req, traces, timeout)
         exchange.connected(connection, started)
-        await exchange.hold()
+        try:
+            await exchange.hold()
+        except BaseException:  # the run ends before the request is due
+            connection.release()
+            raise
         self.open_peak = max(self.open_peak, len(self._acquired))
         return connection
 

@@ -177,9 +177,11 @@ class Client:
     def __init__(self, transport: Transport, selector: StampingSelector | None) -> None:
         self.transport, self.selector = transport, selector
 
-    async def ask(self, url: str, body: bytes = b'{"stream":true}') -> Capture:
+    async def ask(self, url: str, body: bytes = b'{"stream":true}', due_in_ns: int | None = None) -> Capture:
         planned = PlannedRequest(0, 0, "test", (Message("user", "hello"),), 1, 1)
-        capture = Capture(planned, "chat", dispatched_ns=self.transport.clock.now_ns())
+        now = self.transport.clock.now_ns()
+        capture = Capture(planned, "chat", dispatched_ns=now)
+        capture.scheduled_ns = None if due_in_ns is None else now + due_in_ns
         await self.transport.stream(capture, url, body)
         return capture
 

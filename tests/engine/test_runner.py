@@ -343,3 +343,40 @@ async def test_pauses_are_bounded_and_open_loop_has_none() -> None:
     await runner.run(info, requests(100, every(100 * MS)))
     assert clock.now_ns() - before < 10 * S
     assert "paused_s" not in info.health
+
+
+class Early(Endpoint):
+    """Is handed requests 2 ms before they are due, and holds them as the transport does."""
+
+    lead_ns = 2 * MS
+
+    async def stream(self, capture: Capture, url: str, body: bytes) -> None:
+        try:
+            await self.clock.sleep_until(capture.scheduled_ns or 0)
+        except asyncio.CancelledError:
+            capture.failure = Failure("cancelled", "cancelled by the client")
+            return
+        await super().stream(capture, url, body)
+
+
+@virtual
+async def test_an_open_loop_hands_over_early_and_sends_on_time() -> None:
+    clock, rows = VirtualClock(), Rows()
+    runner = Runner(clock, Early(clock, lambda now: 10 * MS), Target("http://x/v1", "chat", "m"), rows)
+    info = open_loop(1000, requests=50)
+    await runner.run(info, requests(50, every(1 * MS)))
+    assert [row.sent_ns for row in rows.rows] == [row.scheduled_ns for row in rows.rows]
+    assert [row.dispatched_ns for row in rows.rows] == [row.scheduled_ns for row in rows.rows]
+    assert info.planned == len(rows.rows) == 50
+
+
+@virtual
+async def test_what_never_was_due_when_the_stage_ends_is_no_request() -> None:
+    """By duration load goes on until the window has finished; what was held at that moment leaves no trace."""
+    clock, rows = VirtualClock(), Rows()
+    runner = Runner(clock, Early(clock, lambda now: 10 * MS), Target("http://x/v1", "chat", "m"), rows)
+    info = open_loop(1000, duration_ns=100 * MS)
+    await runner.run(info, requests(None, every(1 * MS)))
+    assert info.end_ns is not None
+    assert all(row.sent_ns is not None and row.sent_ns <= info.end_ns for row in rows.rows)
+    assert sum("after_window" not in row.flags for row in rows.rows) == info.planned == 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -32,7 +33,7 @@ from tests.engine.scripted import (
     with_client,
 )
 
-MS = 1_000_000
+MS, S = 1_000_000, 1_000_000_000
 
 
 ENDINGS = {
@@ -260,3 +261,64 @@ def test_many_at_once_are_not_limited() -> None:
 
         with_client(use)
     assert all(c.complete and received(c) == chunk(TOKEN) + LAST for c in captures)
+
+
+# -- a request that is handed over before it is due -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stamping", [True, False])
+def test_a_request_waits_on_its_connection_until_it_is_due(stamping: bool) -> None:
+    with Scripted(sends(WHOLE)) as server:
+
+        async def use(client: Client) -> None:
+            capture = await client.ask(server.url, due_in_ns=150 * MS)
+            assert capture.failure is None
+            assert capture.scheduled_ns is not None
+            assert capture.connected_ns is not None
+            assert capture.connected_ns < capture.scheduled_ns  # ready before it was due ...
+            assert capture.dispatched_ns is not None
+            assert capture.sent_ns is not None
+            assert capture.scheduled_ns - 2_000 <= capture.dispatched_ns <= capture.sent_ns  # ... and sent no earlier
+
+        with_client(use, stamping=stamping)
+
+
+def test_what_is_late_already_is_sent_at_once() -> None:
+    with Scripted(sends(WHOLE)) as server:
+
+        async def use(client: Client) -> None:
+            capture = await client.ask(server.url, due_in_ns=-10 * S)
+            assert capture.failure is None
+            assert capture.sent_ns is not None
+            assert capture.dispatched_ns is not None
+            assert capture.sent_ns - capture.dispatched_ns < 5 * S
+
+        with_client(use)
+
+
+def test_time_outs_begin_when_a_request_is_due() -> None:
+    with Scripted(sends(WHOLE)) as server:
+
+        async def use(client: Client) -> None:
+            capture = await client.ask(server.url, due_in_ns=700 * MS)
+            assert capture.failure is None
+
+        with_client(use, limits=Limits(first_ns=400 * MS, total_ns=600 * MS))
+
+
+def test_a_request_given_up_before_it_is_due_sends_nothing_and_leaves_no_connection_open() -> None:
+    with Scripted(sends(WHOLE)) as server:
+
+        async def use(client: Client) -> None:
+            task = asyncio.ensure_future(client.ask(server.url, due_in_ns=3600 * S))
+            while not server.peers:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            task.cancel()
+            capture = await task
+            assert capture.failure is not None
+            assert capture.failure.kind == "cancelled"
+            assert capture.sent_ns is None
+
+        with_client(use)  # a connection that nobody had given back would be a ResourceWarning
+        gc.collect()
