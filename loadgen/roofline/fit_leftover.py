@@ -6,8 +6,9 @@ They are smooth over neighbouring cells, so the best prediction of a cell among 
 its neighbours had over. It is only for such predictions: explanations and other GPUs are the engine's alone.
 
 The surface is a Gaussian process over log prompt, log output and log load with mean 0 - far from all cells it says
-nothing. Its lengths and how much of the residuals is noise are those under which the training residuals are most
-likely; noise alone is among the choices, so nothing is learnt where there is nothing.
+nothing. How long its lengths are and how much of the residuals is noise is not known, and few cells cannot tell: it is
+the mean over all choices, noise alone among them, each weighted by how likely it makes the training residuals. The
+likeliest choice alone is too sure of itself where cells are few.
 """
 
 from __future__ import annotations
@@ -48,18 +49,19 @@ def leftover(cells: Sequence[Cell], residuals: Floats, train: Ints, test: Ints) 
 
 
 def _surface(known: Floats, values: Floats, asked: Floats) -> Floats:
-    """The most likely surface through noisy values, at the places asked."""
+    """The mean of the surfaces through noisy values, by their likelihood, at the places asked."""
     axes = np.flatnonzero(np.ptp(known, axis=0) > 1e-9)
-    best, found = _likelihood(np.eye(len(known)), values), np.zeros(len(asked))
+    likely, found = [_likelihood(np.eye(len(known)), values)], [np.zeros(len(asked))]
     for lengths in product(LENGTHS, repeat=axes.size):
         near = _alike(known[:, axes], known[:, axes], np.array(lengths))
         across = _alike(asked[:, axes], known[:, axes], np.array(lengths))
         for signal in SIGNAL:
             covariance = signal * near + np.eye(len(known))
-            likely = _likelihood(covariance, values)
-            if likely > best:
-                best, found = likely, signal * across @ np.linalg.solve(covariance, values)
-    return found
+            likely.append(_likelihood(covariance, values))
+            found.append(signal * across @ np.linalg.solve(covariance, values))
+    weights = np.exp(np.array(likely) - max(likely))
+    surface: Floats = weights @ np.array(found) / np.sum(weights)
+    return surface
 
 
 def _alike(a: Floats, b: Floats, lengths: Floats) -> Floats:
