@@ -7,7 +7,9 @@ bootstrap, then widened by the misfit; a parameter that the data leave open over
 given as a range without a value.
 
     profile: all values at which the loss, minimised over the others, rises by less than 2.71 (90 %)
-    bootstrap: cells drawn with replacement; prior medians drawn from the priors, so that what they decide varies, too
+    bootstrap: cells weighted at random (Dirichlet, D. B. Rubin's Bayesian bootstrap, 1981: as varied as drawing them
+        with replacement, but none is gone, and few may know a parameter); prior medians drawn from the priors, so that
+        what they decide varies, too
     misfit: shifts if all TTFT or all ITL, or their slopes with load or prompt length, were off by half a scale
 """
 
