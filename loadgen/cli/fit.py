@@ -55,7 +55,11 @@ LEAST = 3  # cells, of which a fit is made
     metavar="TABLE.csv|RUN",
     help="Hold the prediction against what was measured there.",
 )
-@click.option("--no-priors", is_flag=True, help="Without the priors from kernel tables.")
+@click.option(
+    "--no-priors",
+    is_flag=True,
+    help="Without the priors from kernel tables; engines slower than any known are fitted, too.",
+)
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Fixes the bootstrap.")
 @click.option("--format", "form", type=click.Choice(["text", "json", "md", "html"]), help=FORM_HELP)
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to FILE.")
