@@ -52,7 +52,7 @@ def main() -> None:
         read_all(host, int(port), int(streams), int(requests), body.encode())
         return
     # Not at the top: the reader is to start as barely as it reads.
-    from tests.benchmarks.harness import Oracle, arguments, loadgen_run, machine, run_child, table
+    from tests.benchmarks.harness import Oracle, arguments, loadgen_run, machine, real_time, run_child, table
 
     parser = arguments(__doc__ or "")
     parser.add_argument("--streams", type=int, default=256)
@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=200)
     given = parser.parse_args()
     requests, model = given.streams * given.rounds, "t50000-i10000"
+    real_time()
     print(machine())
     rows = []
     for _ in range(given.repeats):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.harness import Oracle, arguments, loadgen_run, machine, table
+from tests.benchmarks.harness import Oracle, arguments, loadgen_run, machine, real_time, table
 
 
 def main() -> None:
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--streams", default="1,10,100,500,1000,2000")
     given = parser.parse_args()
+    real_time()
     print(machine())
     rows = []
     for streams in map(int, given.streams.split(",")):

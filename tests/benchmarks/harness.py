@@ -111,6 +111,10 @@ def real_time() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
+def _is_real_time() -> bool:
+    return hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) == os.SCHED_RR
+
+
 @dataclass(frozen=True)
 class Ran:
     """A child process that has ended."""
@@ -242,5 +246,5 @@ def machine() -> str:
     load = os.getloadavg()[0]
     return (
         f"{today}, {model}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
-        f"load {load:.1f}"
+        f"load {load:.1f}{', real-time priority' if _is_real_time() else ''}"
     )

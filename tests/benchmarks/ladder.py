@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.harness import Oracle, arguments, compare, loadgen_run, machine, table
+from tests.benchmarks.harness import Oracle, arguments, compare, loadgen_run, machine, real_time, table
 
 HEAD = (
     "streams",
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--rates", default="5000,10000,20000,30000,40000,50000,60000,80000")
     parser.add_argument("--seconds", type=float, default=4.0)
     given = parser.parse_args()
+    real_time()
     print(machine())
     rows: list[tuple[object, ...]] = []
     for streams in map(int, given.streams.split(",")):

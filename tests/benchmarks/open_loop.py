@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from tests.benchmarks.harness import Oracle, arguments, compare, loadgen_run, machine, quantiles_us, table
+from tests.benchmarks.harness import Oracle, arguments, compare, loadgen_run, machine, quantiles_us, real_time, table
 
 
 def main() -> None:
@@ -23,6 +23,7 @@ def main() -> None:
     given = parser.parse_args()
     flags = ["--model", "t5000-i1000", "--rate", str(given.rate), "--duration", f"{given.seconds}s"]
     flags += ["--output-tokens", "1", "--prompt-tokens", "32", "--no-report"]
+    real_time()
     print(machine())
     rows = []
     for _ in range(given.repeats):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.benchmarks.harness import Oracle, arguments, compare, loadgen_run, machine, quantiles_us, table
+from tests.benchmarks.harness import Oracle, arguments, compare, loadgen_run, machine, quantiles_us, real_time, table
 
 
 def main() -> None:
@@ -29,6 +29,7 @@ def main() -> None:
     flags += ["--requests", str(given.streams * given.rounds), "--output-tokens", str(given.tokens)]
     flags += ["--prompt-tokens", "32", *([] if given.staggered else ["--burst-start"])]
     flags += [] if given.report else ["--no-report"]
+    real_time()
     print(machine())
     for _ in range(given.repeats):
         with tempfile.TemporaryDirectory() as folder:

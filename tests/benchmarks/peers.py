@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.benchmarks.harness import Oracle, Ran, arguments, loadgen_run, machine, run_child, table
+from tests.benchmarks.harness import Oracle, Ran, arguments, loadgen_run, machine, real_time, run_child, table
 
 Figures = tuple[float, float, float, float]  # TTFT p50 and p99, ITL p50 and p99, in ms
 
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--gap-us", type=int, default=10_000)
     given = parser.parse_args()
     others = ",".join(str(core) for core in range(os.cpu_count() or 1) if core != given.server_core)
+    real_time()
     print(machine())
     rows = []
     for name in ["loadgen", *given.tool]:
