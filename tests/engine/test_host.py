@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import resource
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +62,21 @@ def test_the_host_tells_what_it_is() -> None:
     assert facts["cores"] >= 1
     assert facts["system"]
     assert "loadgen" in versions()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell the size of the table")
+def test_the_descriptor_table_does_not_grow_while_connections_are_opened() -> None:
+    code = """
+import pathlib, resource, socket
+from loadgen.engine.host import ensure_capacity
+resource.setrlimit(resource.RLIMIT_NOFILE, (512, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+def size():
+    return int(pathlib.Path("/proc/self/status").read_text().partition("FDSize:")[2].split()[0])
+before = size()
+ensure_capacity(300)
+grown = size()
+held = [socket.socket() for _ in range(300)]
+print(before, grown, size())
+"""
+    before, grown, after = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split()
+    assert int(before) < 300 < int(grown) == int(after)
