@@ -92,6 +92,7 @@ def main(argv: list[str] | None = None) -> Any:
             code = StorageError.exit_code
     except Exception as bug:
         code = _report_bug(bug)
+    gc.freeze()  # the interpreter looks for garbage several times on its way out
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -37,9 +37,9 @@ from loadgen.model import Receives
 READ_CAP = 65_536  # bytes of one receive
 SO_TIMESTAMPNS = 35  # Linux: the option, and the type of the control message
 ANCILLARY_BYTES = 64
-_REST_NS, _BUSY_NS = 400_000, 1_000_000  # the first: between two polls, while events come closer than the second
+_REST_NS, _BUSY_NS = 800_000, 2_000_000  # the first: between two polls, while events come closer than the second
 _SHORT_REST_NS = 100_000  # where streams are so fast that two events of one would come during the other
-_QUICK_NS = 1_200_000  # a receive so soon after the one before on its connection is of a fast stream; one in 16 may be
+_QUICK_NS = 2_400_000  # a receive so soon after the one before on its connection is of a fast stream; one in 16 may be
 _HELD_IN_A_TURN = 1
 HAS_KERNEL_STAMPS = sys.platform.startswith("linux") and struct.calcsize("@ll") == 16
 
