@@ -1,9 +1,10 @@
 """What one token event costs the client, from one stream to two thousand.
 
-    python -m tests.benchmarks.cost_per_event --oracle PATH [--rate 5000] [--seconds 8]
+    python -m tests.benchmarks.cost_per_event --oracle PATH [--rate 10000] [--tokens 100]
 
-The rate of events is the same for every number of streams, so only the number of streams changes. CPU is that of the
-stage (start-up and report are not in it), and holds the sends and the decoding of the answers, too.
+The rate of events, the number of requests and the length of the answers are the same for every number of streams, so
+only that changes. CPU is that of the stage (start-up and report are not in it), and holds the sends, the opening of the
+connections and the decoding of the answers, too.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ def main() -> None:
     from loadgen.store.runfile import open_run
 
     parser = arguments(__doc__ or "")
-    parser.add_argument("--rate", type=float, default=5_000.0)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--rate", type=float, default=10_000.0)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=2_000)
     parser.add_argument("--streams", default="1,10,100,500,1000,2000")
     given = parser.parse_args()
     real_time()
@@ -31,10 +33,8 @@ def main() -> None:
     rows = []
     for streams in map(int, given.streams.split(",")):
         gap_us = round(streams / given.rate * 1e6)
-        tokens = max(2, min(200, round(given.seconds * 1e6 / gap_us)))
-        requests = max(streams, round(given.rate * given.seconds / tokens))
-        flags = ["--model", f"t{gap_us}-i{gap_us}", "--concurrency", str(streams), "--requests", str(requests)]
-        flags += ["--prompt-tokens", "32", "--output-tokens", str(tokens), "--no-report"]
+        flags = ["--model", f"t{gap_us}-i{gap_us}", "--concurrency", str(streams), "--requests", str(given.requests)]
+        flags += ["--prompt-tokens", "32", "--output-tokens", str(given.tokens), "--no-report"]
         costs, events = [], 0
         for _ in range(given.repeats):
             with tempfile.TemporaryDirectory() as folder, Oracle(given.oracle, given.server_core, log=False) as oracle:
@@ -44,8 +44,9 @@ def main() -> None:
             measured = found.flags & FLAG_BITS["warmup"] == 0
             events = int(np.diff(found.event_offset)[measured].sum())
             costs.append(info.stages[0].health["client_cpu_s"] / events * 1e6)
-        rows.append((f"{streams:,}", f"{requests:,}", tokens, f"{events:,}", f"{statistics.median(costs):.1f}"))
-    print(table(("streams", "requests", "tokens each", "events", "CPU per event, µs"), rows))
+        rows.append((f"{streams:,}", f"{events:,}", f"{statistics.median(costs):.1f}"))
+        print(rows[-1], flush=True)
+    print(table(("streams", "events", "CPU per event, µs"), rows))
 
 
 if __name__ == "__main__":

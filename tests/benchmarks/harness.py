@@ -35,7 +35,7 @@ RECEIVED = 0xFFFFFFFF
 LOG = np.dtype([("request", "<u4"), ("event", "<u4"), ("ns", "<i8")])
 _PATIENCE_S = 10.0
 _NEAR_NS = 100_000_000  # an arrival is never further from its send
-_CANDIDATES = 16  # entries that are tried for a request
+_CANDIDATES = 256  # entries that are tried for a request
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
