@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from loadgen.cli.doing import Tell, doing
 from loadgen.cli.values import FORM_HELP, read_form
 from loadgen.errors import UsageError
 
@@ -159,9 +160,17 @@ def _accounts(inputs: Sequence[Path], flags: dict[str, Any]) -> tuple[list[Accou
     cells, notes = _cells(inputs, known)
     measured = _overlay(flags["overlay"])
     found = []
-    for group in _groups(cells, joint=flags["joint"] or len(inputs) > 1):
-        made = _fit(group, flags)
-        found.append(account(made, tuple(_predictions(made, targets, measured)), notes))
+    groups = list(_groups(cells, joint=flags["joint"] or len(inputs) > 1))
+    with doing(f"fitting {sum(map(len, groups))} cells") as tell:
+        for number, group in enumerate(groups, 1):
+            which = f"{number} of {len(groups)}, " if len(groups) > 1 else ""
+
+            def step(word: str, which: str = which) -> None:
+                tell(which + word)
+
+            made = _fit(group, flags, step)
+            step("predictions" if targets or measured else "what limits it, and what would help")
+            found.append(account(made, tuple(_predictions(made, targets, measured)), notes))
     return found, notes
 
 
@@ -210,12 +219,13 @@ def _groups(cells: Sequence[Cell], *, joint: bool) -> Iterator[tuple[Cell, ...]]
     yield from (tuple(group) for group in (enough or by_label).values())
 
 
-def _fit(cells: Sequence[Cell], flags: dict[str, Any]) -> Fit:
+def _fit(cells: Sequence[Cell], flags: dict[str, Any], tell: Tell) -> Fit:
     import numpy as np
 
     from loadgen.roofline.fit import fit
 
-    return fit(cells, holdout=flags["holdout"], priors=not flags["no_priors"], rng=np.random.default_rng(flags["seed"]))
+    rng = np.random.default_rng(flags["seed"])
+    return fit(cells, holdout=flags["holdout"], priors=not flags["no_priors"], rng=rng, tell=tell)
 
 
 # -- predictions -----------------------------------------------------------------------------------------------------

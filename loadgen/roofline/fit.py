@@ -9,7 +9,7 @@ model are known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -57,7 +57,14 @@ class Part:
         return self.model.times(self.best.values)
 
 
-def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool = True, rng: np.random.Generator) -> Fit:
+def fit(
+    cells: Sequence[Cell],
+    *,
+    holdout: Holdout = "alternate",
+    priors: bool = True,
+    rng: np.random.Generator,
+    tell: Callable[[str], None] = lambda step: None,
+) -> Fit:
     """Estimate the engine behind these cells: physics where GPU and model are known and can be right, else constants.
 
     Deployments that cannot be the same engine, or not these, get constants too, each its own.
@@ -67,6 +74,7 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
         holdout: which cells are predicted from the others: every second one, whole shapes in turn, or none.
         priors: use what kernel measurements say about the utilisations (`fit_parameters`).
         rng: for starting points and resampling.
+        tell: is called with what comes next, in words; a fit takes seconds to a minute.
 
     Raises:
         UsageError: no cells, cells without times, or deployments that cannot be fitted together.
@@ -77,13 +85,16 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
     kept_back = np.flatnonzero([_cell_key(one) in held for one in whole.cells])
     seen = np.setdiff1d(np.arange(len(whole.cells)), kept_back)
     physics = Search(whole, world, seen, priors=priors, rng=rng)
+    tell("searching parameters and scheduler")
     best = physics.best()
     refused = refusal(physics, best)
     if refused is not None and len(world.deployments) > 1:
         refused = replace(refused, advice=f"{refused.advice}, or fit them one at a time: one engine need not serve all")
     found = [(physics, best)] if refused is None else [(one, one.best()) for one in by_constants(physics)]
     folds = [kept_back] if kept_back.size else split(whole.cells, holdout)
+    tell("predicting held-out cells from the others")
     predicted, guesses = hold_out([search for search, _ in found], folds)
+    tell("intervals")
     parts = [
         Part(
             search,
@@ -93,6 +104,7 @@ def fit(cells: Sequence[Cell], *, holdout: Holdout = "alternate", priors: bool =
         )
         for search, point in found
     ]
+    tell("other explanations")
     return _told(whole, parts, folds, predicted, guesses, refused)
 
 

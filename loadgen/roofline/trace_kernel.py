@@ -26,7 +26,7 @@ KINDS = 120
 # and both for tokens that are still to reach their clients.
 ROWS, WAITING, DECODING, FRESH, FRESH_DECODING = range(5)
 Work = tuple[float, float, float, float, float, float, float]  # of a step, as `serving_kernel.work` says it
-COMPILED = ("slot", "note", "partly", "meet", "hand_out", "count_fresh", "coasted")
+COMPILED = ("slot", "note", "partly", "meet", "hand_out", "count_fresh", "coasted", "answering")
 
 
 def slot(tokens: float) -> int:
@@ -122,6 +122,14 @@ def coasted(law: StepLaw, s: State, steps: int, chunk: int) -> Work:
     return b, b, float(chunk), b, seen, seen, pairs
 
 
+def answering(s: State, skip: int) -> int:
+    """Requests with an ITL, at least 1."""
+    answers = 0
+    for i in range(skip, s.output.size):
+        answers += s.output[i] > 1
+    return max(1, answers)
+
+
 def trace_loop(law_digest: int) -> Callable[..., float]:
     """The tracing loop, with the digest of the kernel in its closure and so in numba's cache key."""
 
@@ -133,10 +141,7 @@ def trace_loop(law_digest: int) -> Callable[..., float]:
         `totals`: rows used, seconds that requests sat in an idle engine (mean per request), steps, sequence-steps.
         """
         n, requests = starts.size, starts.size - skip
-        answers = 0
-        for i in range(skip, n):
-            answers += s.output[i] > 1
-        answers = max(1, answers)
+        answers = answering(s, skip)
         s.at[kernel.FREE] = k.blocks
         c = np.zeros(5)
         # 0, but not as a literal: that would be a type of its own, and all that it is passed to compiled twice.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,10 @@ def _each_fit_once() -> Iterator[None]:
     made: dict[str, Any] = {}
     real = command._fit
 
-    def fit(group: tuple[Cell, ...], flags: dict[str, Any]) -> Any:
+    def fit(group: tuple[Cell, ...], flags: dict[str, Any], tell: Callable[[str], None]) -> Any:
         key = repr(([(replace(cell, where="")) for cell in group], flags["holdout"], flags["no_priors"], flags["seed"]))
         if key not in made:
-            made[key] = real(group, flags)
+            made[key] = real(group, flags, tell)
         return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -216,6 +216,8 @@ def test_a_table_of_several_deployments_is_a_fit_for_each_and_a_line_for_each(tm
     result = invoke(first, "--holdout", "none")
     assert "Overview" in result.stdout
     assert "three: 1 cells are too few" in result.stderr
+    assert result.stderr.count("loadgen: fitting 14 cells ...") == 1  # and no more than that: it is no terminal
+    assert "searching" not in result.stderr
     found = plain(first, "--holdout", "none")
     assert len(found["fits"]) == 2
     assert set(KEYS) <= set(found)

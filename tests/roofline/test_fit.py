@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from loadgen.roofline import catalog
 from loadgen.roofline.cells import Cell, Protocol
 from loadgen.roofline.fit import fit, predict_cells, split, transfer
 from loadgen.roofline.fit_trace import cell_times
+from loadgen.roofline.fitted import Fit
 from loadgen.roofline.passes import Deployment, Efficiency, step_law
 from loadgen.roofline.precision import Dtypes
 from loadgen.roofline.serving import EngineConfig
@@ -39,9 +41,15 @@ def measured(engine: EngineConfig = ENGINE, where: Deployment | None = H100, noi
     return found
 
 
+@cache
+def plain_fit() -> Fit:
+    """The fit of the engine's cells under their right name, none held out: made once, several tests look at it."""
+    return fit(measured(), holdout="none", rng=np.random.default_rng(0))
+
+
 def test_an_engine_is_found_again() -> None:
     cells = measured()
-    found = fit(cells, holdout="none", rng=np.random.default_rng(0))
+    found = plain_fit()
     value = {one.name: one.value for one in found.parameters}
     assert found.in_sample.ttft < 0.015
     assert found.in_sample.itl < 0.015
@@ -127,13 +135,13 @@ def test_an_engine_that_is_slow_is_not_refused_and_its_user_may_say_that_it_is_s
 
 
 def test_explanations_that_fit_as_well_are_listed_with_what_decides() -> None:
-    found = {one.name: one for one in fit(measured(), holdout="none", rng=np.random.default_rng(0)).alternatives}
+    found = {one.name: one for one in plain_fit().alternatives}
     assert {"fp8_kv", "window"} <= found.keys()
     assert all(one.decide and one.explanation and one.loss_ratio > 0 for one in found.values())
 
 
 def test_on_another_gpu_the_facts_change_and_nothing_else() -> None:
-    found = fit(measured(), holdout="none", rng=np.random.default_rng(0))
+    found = plain_fit()
     h200 = replace(H100, gpu=catalog.gpu("h200-sxm"))
     engine, drawn = transfer(found, h200)
     here = found.engine["engine"]
@@ -147,7 +155,7 @@ def test_on_another_gpu_the_facts_change_and_nothing_else() -> None:
 
 
 def test_intervals_hold_the_truth_and_say_what_is_open() -> None:
-    known = {one.name: one for one in fit(measured(), holdout="none", rng=np.random.default_rng(0)).parameters}
+    known = {one.name: one for one in plain_fit().parameters}
     for name in ("mfu", "kv_mbu", "attention_mfu"):
         assert known[name].low < getattr(TRUE, name) < known[name].high
         assert known[name].identified
@@ -201,7 +209,7 @@ def test_memory_far_below_the_cards_is_found() -> None:
 
 
 def test_a_more_usual_model_or_gpu_is_listed() -> None:
-    true = {one.name for one in fit(measured(), holdout="none", rng=np.random.default_rng(0)).alternatives}
+    true = {one.name for one in plain_fit().alternatives}
     assert not true & {"other_gpu", "other_model"}
     small = fit(
         placed(replace(H100, gpu=catalog.gpu("mi300x"))), holdout="none", rng=np.random.default_rng(0)
