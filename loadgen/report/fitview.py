@@ -148,7 +148,8 @@ def _traced(fit: Json) -> Iterator[tuple[str, str]]:
     """(the sentence's word, its number with formula and inputs) of all findings and alternatives."""
     for of in (*fit["findings"], *fit["alternatives"]):
         for name, figure in of.get("figures", {}).items():
-            inputs = ", ".join(f"{key} = {_input(value)}" for key, value in figure["inputs"].items())
+            known = {} if figure["formula"] in figure["inputs"] else figure["inputs"]  # told as it was measured
+            inputs = ", ".join(f"{key} = {_input(value)}" for key, value in known.items())
             text = f"{_input(figure['value'])} = {figure['formula']}" + (f"; {inputs}" if inputs else "")
             yield f"{of.get('code') or of['name']}: {name}", text
 
