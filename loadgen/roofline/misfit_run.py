@@ -21,6 +21,7 @@ from loadgen.roofline.marks import (
     FAR,
     SEVERAL,
     SURE,
+    Floats,
     evidence,
     first,
     lowest_loads,
@@ -171,28 +172,26 @@ def short(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
 
 def drift(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
     """The same work takes longer or shorter as the run goes on, or one user alone is served unsteadily."""
-    for metric in ("itl", "ttft"):
-        cells = [one for one in fit.cells if math.isfinite(evidence(one.cell, "start_s")) and not one.outlier]
-        x = np.array([evidence(one.cell, "start_s") for one in cells])
-        slope, error = trend(x, np.array([residual(one, metric) for one in cells]), cells, covariates=True)
-        effect = slope * (float(np.ptp(x)) if len(x) else 0.0)
-        if abs(effect) > DRIFT and abs(slope) > SURE * error:
-            span = float(np.ptp(x))
-            yield misfit(
-                "questionable",
-                "drift",
-                "{metric} became {change} {word} over {span} of the run, at the same work: clocks that fall with heat "
-                "or power, or something else on the GPU",
-                effect,
-                "let the GPU warm up first, fix its clocks, and look for other work on it; measure again",
-                cells,
-                metric=metric.upper(),
-                change=Figure(abs(math.expm1(effect)), "share", "abs(exp(slope * span) - 1)",
-                              {"slope": slope, "span": span}),
-                word="slower" if effect > 0 else "faster",
-                span=Figure(span, "s", "last - first", {"last": float(np.max(x)), "first": float(np.min(x))}),
-            )  # fmt: skip
-            return
+    cells = [one for one in fit.cells if math.isfinite(evidence(one.cell, "start_s")) and not one.outlier]
+    x = np.array([evidence(one.cell, "start_s") for one in cells])
+    metrics, slope = _drifting(x, cells)
+    span = float(np.ptp(x)) if len(x) else 0.0
+    if metrics and abs(slope * span) > DRIFT:
+        yield misfit(
+            "questionable",
+            "drift",
+            "{metrics} became {change} {word} over {span} of the run, at the same work: clocks that fall with heat or "
+            "power, or something else on the GPU",
+            slope * span,
+            "let the GPU warm up first, fix its clocks, and look for other work on it; measure again",
+            cells,
+            metrics=" and ".join(name.upper() for name in metrics),
+            change=Figure(abs(math.expm1(slope * span)), "share", "abs(exp(slope * span) - 1)",
+                          {"slope": slope, "span": span}),
+            word="slower" if slope > 0 else "faster",
+            span=Figure(span, "s", "last - first", {"last": float(np.max(x)), "first": float(np.min(x))}),
+        )  # fmt: skip
+        return
     for one in lowest_loads(fit):
         p50, p99 = evidence(one.cell, "itl_p50_s"), evidence(one.cell, "itl_p99_s")
         single = p50 > 0.5 * one.cell.itl_s and evidence(one.cell, "tokens_per_event", 1.0) <= SEVERAL
@@ -209,3 +208,18 @@ def drift(fit: Fit, causes: Sequence[Cause]) -> Iterator[Finding]:
                 p50=read(p50, "s", "itl_p50_s"),
             )
             return
+
+
+def _drifting(x: Floats, cells: Sequence[FitCell]) -> tuple[tuple[str, ...], float]:
+    """(metrics that change with x, their mean slope): together where their trends are sure together, else one of them.
+
+    z = slope / its standard error;  together: (z of TTFT + z of ITL) / sqrt(2)
+    """
+    found = {}
+    for metric in ("ttft", "itl"):
+        slope, error = trend(x, np.array([residual(one, metric) for one in cells]), cells, covariates=True)
+        if math.isfinite(error):
+            found[metric] = slope, slope / error
+    if found and abs(sum(z for _, z in found.values())) > SURE * math.sqrt(len(found)):
+        return tuple(found), sum(slope for slope, _ in found.values()) / len(found)
+    return next((((name,), slope) for name, (slope, z) in found.items() if abs(z) > SURE), ((), 0.0))
