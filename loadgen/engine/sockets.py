@@ -284,7 +284,7 @@ class StampingSelector(selectors.BaseSelector):
         ready: list[tuple[selectors.SelectorKey, int]] = []
         if self._held or (timeout is not None and timeout <= 0):
             self._look(0.0, ready)
-            return self._with_held(ready)
+            return self._with_held(ready) if self._held else ready
         wait = -1.0
         if timeout is not None:
             if self._timer.fileno >= 0:
@@ -295,7 +295,7 @@ class StampingSelector(selectors.BaseSelector):
             if wait >= 0:
                 break
             self._rest()
-        return self._with_held(ready)
+        return self._with_held(ready) if self._held else ready
 
     def _with_held(self, ready: list[tuple[selectors.SelectorKey, int]]) -> list[tuple[selectors.SelectorKey, int]]:
         for fd in list(islice(self._held, _HELD_IN_A_TURN)):
