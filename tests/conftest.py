@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -18,6 +19,32 @@ from hypothesis import HealthCheck, settings
 # Containers like to forbid it; then each of a hundred child processes compiles all of loadgen again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+# What the tests of the simulator, the fit and the plan of a capacity call; compiling it takes some ten seconds.
+_COMPILE = """
+from loadgen.roofline.cells import Cell
+from loadgen.roofline.fit_trace import load_of, stack, trace
+from loadgen.roofline.passes import StepLaw
+from loadgen.roofline.serving import EngineConfig
+from loadgen.roofline.serving_fast import simulate_closed
+
+engine = EngineConfig(StepLaw(step_s=1.0))
+found = stack([trace(engine, load_of(Cell(1, 2, "concurrency", 1, 1.0, 1.0)))], [1.0])
+found.times(engine.law), found.slopes(engine.law), simulate_closed(engine, 1, [1], [2])
+"""
+_compiling = pytest.StashKey[subprocess.Popen[bytes]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where several workers run the tests, the engine is compiled for all of them once, while they collect."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        config.stash[_compiling] = subprocess.Popen([sys.executable, "-c", _COMPILE])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if (child := config.stash.get(_compiling, None)) is not None:
+        child.wait()
 
 
 # How long an example takes says nothing on a machine that is busy. `--hypothesis-profile=thorough` looks further.
