@@ -155,6 +155,7 @@ class Errors:
     requests: int
     ttft: Ints  # TTFT - (first event sent - request received): the way of the request is in it
     gap: Ints
+    sent_gap: Ints  # the oracle's own gap, to which the client's is compared
     arrival: Ints  # arrival stamp - the oracle's stamp just before send()
     shared: float  # share of events whose stamp equals the one before: one receive
     send_late: Ints  # sent - scheduled; empty in closed loop
@@ -168,7 +169,7 @@ def compare(run_dir: Path, log: dict[int, tuple[int, Ints]]) -> Errors:
     origin = int(info.clock["origin_ns"])
     rows = [row for row in (requests.exchange(i) for i in range(len(requests))) if row.event_ns and not row.warmup]
     arrivals = [np.array(row.event_ns, dtype=np.int64) + origin for row in rows]
-    ttft, gap, arrival, late = [], [], [], []
+    ttft, gap, sent_gap, arrival, late = [], [], [], [], []
     shared = 0
     for row, stamps, (received, sends) in zip(rows, arrivals, match(arrivals, list(log.values())), strict=True):
         if row.outcome == "ok" and len(stamps) != len(sends):
@@ -177,7 +178,8 @@ def compare(run_dir: Path, log: dict[int, tuple[int, Ints]]) -> Errors:
         steps = np.diff(stamps)
         shared += int(np.count_nonzero(steps == 0))
         arrival.append(stamps - sends)
-        gap.append(steps - np.diff(sends))
+        sent_gap.append(np.diff(sends))
+        gap.append(steps - sent_gap[-1])
         ttft.append((row.event_ns[0] - (row.sent_ns or 0)) - (int(sends[0]) - received))
         if row.scheduled_ns is not None and row.sent_ns is not None:
             late.append(row.sent_ns - row.scheduled_ns)
@@ -186,6 +188,7 @@ def compare(run_dir: Path, log: dict[int, tuple[int, Ints]]) -> Errors:
         len(ttft),
         np.array(ttft, dtype=np.int64),
         np.concatenate([none, *gap]),
+        np.concatenate([none, *sent_gap]),
         np.concatenate([none, *arrival]),
         shared / max(sum(map(len, arrivals)), 1),
         np.array(late, dtype=np.int64),
