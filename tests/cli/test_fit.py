@@ -239,8 +239,8 @@ def test_a_run_is_fitted_and_keeps_its_fit(tmp_path: Path) -> None:
     kept = read_fit(run)
     assert kept is not None
     assert kept["cells"]
-    # The made-up rows decode in 5 ms a step, which would take more than an H100's measured bandwidth: said, and kept. Five
-    # noisy cells do not rule out a bandwidth that engines reach, so the physics is doubted, not refused.
+    # The made-up rows decode in 5 ms a step, which would take more than an H100's measured bandwidth: said, and kept.
+    # Five noisy cells do not rule out a bandwidth that engines reach, so the physics is doubted, not refused.
     assert kept["gpu"] == "H100-SXM"
     assert "faster_than_physics" in {finding["code"] for finding in kept["findings"]}
 
