@@ -20,7 +20,7 @@ from loadgen.model import Finding, RunInfo, Severity
 
 _MORE_WORKERS = "use --workers 2, a faster machine, or less load"
 _QUIET_MACHINE = (
-    "this machine lets even a waiting client run {} late (p99 of its wakes): other programs, or the hypervisor, "
+    "this machine lets even a waiting client run up to {} late (p99 of its wakes): other programs, or the hypervisor, "
     "take its time - give it a core of its own or a quieter machine"
 )
 _LATE_WAKE_S = 1e-3  # an idle Linux machine wakes a process in well under 0.1 ms
@@ -54,18 +54,18 @@ def _late(m: Measured, delays: Floats, code: str, text: str) -> Iterator[Finding
     if m.window.open_loop:
         reference = f.values_of(m, "ttft_scheduled", f.ttft_scheduled)
         pairs = [
-            (stats.quantile(delays, q), stats.quantile_sorted(reference, q), f"p{q * 100:g} TTFT from schedule")
+            (stats.quantile(delays, q), f"p{q * 100:g}", stats.quantile_sorted(reference, q), "TTFT from schedule")
             for q in (0.5, 0.99)
         ]
     else:
         reference = f.values_of(m, "e2e", f.e2e)
         whole = float(reference.mean()) if len(reference) else math.nan
-        pairs = [(float(delays.mean()), whole, "mean e2e")]
-    for error, metric, name in pairs:
+        pairs = [(float(delays.mean()), "mean", whole, "e2e")]
+    for error, stat, metric, name in pairs:
         severity = rule.of_error(error, metric)
         if severity != "info":
             share = f"{quantity(error / metric, '1')} of the" if metric > 0.0 else "more than the whole"
-            message = f"{text.format(quantity(error, 's'))}, {share} {name}"
+            message = f"{text.format(quantity(error, 's'))} ({stat}), {share} {stat} {name}"
             yield Finding(severity, code, message, error, advised(m))
             return
 

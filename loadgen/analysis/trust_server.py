@@ -120,12 +120,14 @@ def _edges(s: ServerStage, over: Grown) -> float:
 def outside_engine(info: RunInfo, s: ServerStage) -> Iterator[Finding]:
     """Time of TTFT that passes outside the engine."""
     extra, ttft = outside_engine_s(s), _ttft(s)
+    rtt_ns = info.endpoint.get("rtt_ns")
     if extra is None or rule.of_error(extra, ttft) == "info":
         return
+    if isinstance(rtt_ns, int | float) and extra < rtt_ns / 1e9:
+        return  # less than a mere round trip took: nothing is known of where it was spent
     text = (
         f"{quantity(extra, 's', 4)} of the mean TTFT pass outside the engine: network, gateway, the server's front end"
     )
-    rtt_ns = info.endpoint.get("rtt_ns")
     if isinstance(rtt_ns, int | float):
         text += f" (one round trip takes {quantity(rtt_ns / 1e9, 's')})"
     yield Finding("info", "outside_engine", text, extra, "measure at the engine itself to leave them out")

@@ -39,6 +39,7 @@ def to_json(found: SelfCheck) -> dict[str, Any]:
     loop = found.open_loop
     return {
         "cores": found.cores,
+        "load": found.load,
         "pinned": found.pinned,
         "stamp_source": found.stamp_source,
         "clock_error_s": found.clock_error_ns * 1e-9,
@@ -85,12 +86,15 @@ def _trial(trial: Trial) -> dict[str, Any]:
     }
 
 
+_CALM_LOAD = 1.0
 _COLUMNS = ("streams", "events/s", "shared", "ITL error p99", "stamp error p50", "p99", "loop lag p99", "CPU", "limit")
 
 
 def to_text(found: SelfCheck) -> str:
     """The table, and what it means for a user."""
     lines = ["What this client can honestly measure on this machine", ""]
+    if found.load > _CALM_LOAD:
+        lines += [f"Other work kept this machine busy (load {found.load:.1f}): these figures are of such a moment.", ""]
     rows = [_COLUMNS, *(_row(rung) for rung in found.ladder)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
@@ -131,15 +135,14 @@ def _row(rung: Rung) -> tuple[str, ...]:
 
 def _meaning(rung: Rung) -> str:
     if rung.best is None:
-        lowest = min((trial.asked_per_s for trial in rung.trials), default=0.0)
-        return (
-            f"{rung.streams:,} users: not even {lowest:,.0f} token events/s here ({rung.limit}); is the machine busy?"
-        )
+        tried = ", ".join(f"{rate:,.0f}" for rate in sorted({trial.asked_per_s for trial in rung.trials}))
+        return f"{rung.streams:,} users: no rate that was tried was good ({tried or 'none'} events/s: {rung.limit})."
     least = "at least " if rung.limit in ("null endpoint", "time") else ""
+    beyond = "what this machine's null endpoint could send" if least else "beyond that use --workers"
     per_user = rung.best.rate_per_s / rung.streams
     return (
         f"{rung.streams:,} users: good to {least}{rung.best.rate_per_s:,.0f} token events/s in all, which is "
-        f"{per_user:,.0f} tokens/s for each; beyond that use --workers."
+        f"{per_user:,.0f} tokens/s for each; {beyond}."
     )
 
 

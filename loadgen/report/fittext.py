@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from loadgen.report.fitjson import plain
 from loadgen.report.fitprediction import predictions
@@ -18,7 +19,7 @@ from loadgen.roofline.fit_parameters import NO_CAP
 from loadgen.roofline.fitted import Errors, Fit, FitCell, Parameter
 from loadgen.roofline.named import describe
 from loadgen.roofline.overlay import Prediction, prediction_json
-from loadgen.roofline.remedies import operating_points
+from loadgen.roofline.remedies import Remedy, operating_points
 from loadgen.roofline.tell import off, sentence
 from loadgen.roofline.words import count, loads, number, percent, quantity, seconds, signed
 
@@ -167,10 +168,13 @@ def _limits(one: Account) -> Section:
     """The sentences of the cells that stand for the rest: the highest loads, and the longest prompt alone."""
     chosen = {id(cell) for cell in operating_points(one.fit)}
     lines = [sentence(cause) for cause in one.causes if id(cause.of) in chosen]
+    if len(lines) < len(one.causes):
+        lines.insert(0, f"The highest loads and the longest prompt alone; all {len(one.causes)} cells are on the page.")
     return Section("What limits it", tuple(lines))
 
 
 def _help(one: Account) -> Section:
+    shown = _largest(one.remedies)
     rows = [
         (
             remedy.text,
@@ -182,10 +186,23 @@ def _help(one: Account) -> Section:
             f"{percent(remedy.gain)} ({signed(remedy.low)} to {signed(remedy.high)})",
             remedy.costs,
         )
-        for remedy in one.remedies[:MOST_HELP]
+        for remedy in shown
     ]
     head = ("change", "at", "of", "measured", "predicted", "gain (90 %)", "costs")
-    return Section("What would help", (), head, tuple(rows))
+    more = len(one.remedies) - len(shown)
+    lines = (f"The largest gains of each metric; {more} more are on the page and in the JSON.",) if more else ()
+    return Section("What would help", lines, head, tuple(rows))
+
+
+def _largest(remedies: Sequence[Remedy]) -> list[Remedy]:
+    """The largest gains of each metric in turn, as many as a terminal has room for; a phase that gains less than
+    another is not left out. They come by their gain already."""
+    queues: dict[str, list[Remedy]] = {}
+    for one in remedies:
+        queues.setdefault(one.metric, []).append(one)
+    turns = zip_longest(*queues.values())
+    chosen = [one for turn in turns for one in turn if one is not None][:MOST_HELP]
+    return [one for one in remedies if any(one is other for other in chosen)]
 
 
 def _value(metric: str, value: float) -> str:

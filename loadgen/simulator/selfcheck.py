@@ -107,6 +107,7 @@ class SelfCheck:
     """Everything that the self-check found."""
 
     cores: int
+    load: float  # of the machine before it began: how many other threads wanted to run
     pinned: bool  # client and null endpoint had a core each
     stamp_source: str
     clock_error_ns: int  # half-width of the reading that ties the kernel's clock to the monotonic one
@@ -138,7 +139,7 @@ def selfcheck(budget_s: float, say: Callable[[str], None] = lambda line: None) -
     if not HAS_KERNEL_STAMPS:
         raise UsageError("selfcheck needs Linux: other systems have no kernel stamps, the client stamps in the process")
     ensure_capacity(2 * max(STREAMS))
-    begun = time.monotonic()
+    begun, load = time.monotonic(), os.getloadavg()[0]
     cores = sorted(os.sched_getaffinity(0))
     pinned = len(cores) > 1
     with on_core(cores[0] if pinned else None), NullEndpoint(cores[-1] if pinned else None) as null:
@@ -149,7 +150,9 @@ def selfcheck(budget_s: float, say: Callable[[str], None] = lambda line: None) -
             left = budget_s - (time.monotonic() - begun)
             rungs.append(_climb(null, streams, left / (len(STREAMS) - index), say))
     source = "kernel" if HAS_KERNEL_STAMPS else "process"
-    return SelfCheck(len(cores), pinned, source, clock_error_ns, tuple(rungs), open_loop, time.monotonic() - begun)
+    return SelfCheck(
+        len(cores), load, pinned, source, clock_error_ns, tuple(rungs), open_loop, time.monotonic() - begun
+    )
 
 
 # -- the ladder -----------------------------------------------------------------------------------------------------

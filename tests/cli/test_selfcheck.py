@@ -129,11 +129,15 @@ def test_the_result_is_said_in_words_and_in_json() -> None:
         Rung(256, replace(GOOD, streams=256), "null endpoint", (GOOD,)),
         Rung(1024, None, "ITL error", (replace(GOOD, gap_error_p99_ns=1e6),)),
     )
-    found = SelfCheck(2, True, "kernel", 74, rungs, loop, 42.0)
+    found = SelfCheck(2, 0.3, True, "kernel", 74, rungs, loop, 42.0)
     text = to_text(found)
     assert "32 users: good to 19,990 token events/s" in text
     assert "256 users: good to at least 19,990" in text
-    assert "1,024 users: not even 20,000" in text
+    assert "1,024 users: no rate that was tried was good (20,000 events/s: ITL error)" in text
+    assert "for each; beyond that use --workers" in text.splitlines()[-3]
+    assert "--workers" not in text.splitlines()[-2]  # the client's own limit was not found
+    assert "busy" not in text
+    assert "load 7.0" in to_text(replace(found, load=7.0))
     assert "p99 420 µs" in text
     assert "one core" not in text
     assert "one core" in to_text(replace(found, pinned=False))

@@ -135,3 +135,16 @@ def test_a_prediction_that_cannot_be_says_why() -> None:
     assert fit.deployment is not None
     small = predict_on(fit, replace(fit.deployment, gpu=catalog.gpu("t4")))
     assert "Nothing can be predicted" in to_text([account(fit, [small])])
+
+
+def test_a_phase_that_gains_less_is_not_left_out_of_what_would_help() -> None:
+    """Many large gains of one metric: the other's best stand beside them, and how many more there are is said."""
+    one = account(made())
+    some = one.remedies[0]
+    many = [replace(some, metric="ttft", gain=0.9 - n / 100) for n in range(20)]
+    few = [replace(some, metric="itl", gain=0.1 - n / 100) for n in range(3)]
+    told = to_text([replace(one, remedies=(*many, *few))])
+    part = told.partition("What would help")[2]
+    assert part.count("TTFT") == 9
+    assert part.count("ITL") == 3
+    assert "11 more" in part
