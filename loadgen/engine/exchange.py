@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,10 @@ class Tap(asyncio.Protocol):
         self.inner.resume_writing()
 
 
+class Unasked(Exception):
+    """The server spoke before it was asked."""
+
+
 class HttpExchange:
     """The state of one `stream` call."""
 
@@ -85,6 +90,7 @@ class HttpExchange:
         self.fed = 0  # bytes of the log that aiohttp has parsed
         self.to_feed = False  # waits for its turn to be fed
         self.closed = False  # the peer has closed
+        self.begun = False  # the connection has been given to aiohttp, which sends at once
         self.grace: asyncio.TimerHandle | None = None  # runs since `[DONE]` was seen
         self.tail = b""  # the end of a receive that ended inside an event
         self.framing: Framing = "chunked"
@@ -127,6 +133,26 @@ class HttpExchange:
                 self.owner.selector.drain(_UNSEEN_NS)  # many may be due at once, each a send that takes its time
             self.capture.dispatched_ns = self.clock.now_ns()
 
+    def may_send(self) -> bool:
+        """Whether the connection is as it should be before a request: open, with nothing on it.
+
+        A kept one may have been closed meanwhile, or got a last word (408) that would pass for this request's answer:
+        nothing of the request has been sent, so another connection does as well. Raises Unasked where a new connection
+        has bytes on it.
+        """
+        protocol, plain = self.protocol, self.sock if self.tap is None else None
+        assert protocol is not None
+        new = self.capture.connected_ns is not None
+        if protocol.is_connected() and not protocol.should_close and (plain is None or plain.is_quiet()):
+            self.begun = True
+            return True
+        if new:
+            self.begun = not protocol.should_close and (plain is None or not _has_bytes(plain))
+            if self.begun:
+                return True  # closed already: aiohttp says how
+            raise Unasked("the server answered before it was asked")
+        return False
+
     # -- the exchange -------------------------------------------------------------------------------------------
 
     async def run(self, session: aiohttp.ClientSession, url: str, body: bytes) -> None:
@@ -165,11 +191,17 @@ class HttpExchange:
         if self.tap is not None:
             self.tap.notify = self._on_tapped
             self._drop()
+            self._look_for_done(bytes(split_head(self.log)[1].data))
             return
         assert self.sock is not None
         assert self.owner.selector is not None
-        held = self.owner.selector.take_held(self.sock)
+        held, lost = self.owner.selector.take_held(self.sock)
         self.fed = len(self.log.data) - held
+        begun = split_head(self.log)[1].data
+        self._look_for_done(bytes(begun[: len(begun) - held]))
+        if lost is not None:
+            self._on_error(lost)
+            return
         self._watch()
         if held and self.watch is not None:
             self.to_feed = True
@@ -206,7 +238,7 @@ class HttpExchange:
     def _look_for_done(self, data: bytes) -> bool:
         """Whether `[DONE]` came, also when a receive ended inside it. The body then has a limited time to end."""
         seen = self.tail + data if self.tail else data
-        self.tail = b"" if data.endswith(b"\n\r\n") else data[-5:]
+        self.tail = b"" if data.endswith(b"\n\r\n") else seen[-5:]
         if b"[DONE]" not in seen or self.grace is not None:
             return False
         self.grace = self.loop.call_later(_DONE_GRACE_NS * 1e-9, self.wake)
@@ -333,9 +365,15 @@ class HttpExchange:
             capture.sent_end_ns = self.stamps.sent_end_ns - origin
         if self.tap is not None:
             self.tap.notify = None
-            if capture.sent_ns is None and self.response is not None:
+            if capture.sent_ns is None and self.stamps is None and self.begun:
                 capture.sent_ns = max(capture.connected_ns or 0, capture.dispatched_ns or 0)
         capture.headers_ns, capture.body = split_head(self.log)
+        if (
+            self.stamps is not None
+            and capture.headers_ns is not None
+            and capture.headers_ns < (capture.sent_ns or 1 << 62)
+        ):
+            self.fail("protocol", str(Unasked("the server answered before it was asked")))
         capture.complete = self._ended()
         capture.end_ns = self.log.last_ns if self._ended() and self.log else self.clock.now_ns()
         if self.response is not None:
@@ -343,6 +381,16 @@ class HttpExchange:
                 self.response.release()
             else:
                 self.response.close()
+
+
+def _has_bytes(sock: StampedSocket) -> bool:
+    """Whether anything has come, or waits to be read."""
+    if sock.log.pieces.data:
+        return True
+    try:
+        return bool(sock.recvmsg(1, 0, socket.MSG_PEEK)[0])
+    except OSError:
+        return False
 
 
 def split_head(log: Receives) -> tuple[int | None, Receives]:

@@ -84,6 +84,18 @@ class StampedSocket(socket.socket):
         log.sent_end_ns = time.monotonic_ns()
         return sent
 
+    def is_quiet(self) -> bool:
+        """Nothing has come since the request began, and nothing waits to be read: no bytes, no end, no error."""
+        if self.log.pieces:
+            return False
+        try:
+            self.recvmsg(1, 0, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            pass
+        return False
+
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """What asyncio calls until the response headers are there: what has been read for it, or what is there now."""
         return self.selector.hand_over(self)
@@ -164,15 +176,20 @@ class StampingSelector(selectors.BaseSelector):
 
     def read_ahead(self, sock: StampedSocket) -> None:
         """Until `take_held`, read what comes on a socket that asyncio reads before asyncio asks for it."""
-        self._eager[sock.fileno()] = sock
+        fd = sock.fileno()
+        self._eager[fd] = sock
+        self._held.pop(fd, None)  # of a connection that had this number before
 
-    def take_held(self, sock: StampedSocket) -> int:
-        """Read ahead no more, and forget what asyncio has not asked for (the log has it); returns its bytes."""
+    def take_held(self, sock: StampedSocket) -> tuple[int, OSError | None]:
+        """Read ahead no more. Returns how many bytes asyncio has not asked for (the log has them), and the error that
+        ended the connection behind them, which can be read only once."""
         fd = sock.fileno()
         if self._eager.get(fd) is not sock:
-            return 0
+            return 0, None
         del self._eager[fd]
-        return sum(len(data) for data in self._held.pop(fd, ()) if isinstance(data, bytes))
+        held = self._held.pop(fd, ())
+        lost = next((found for found in held if isinstance(found, OSError)), None)
+        return sum(len(found) for found in held if isinstance(found, bytes)), lost
 
     def hand_over(self, sock: StampedSocket) -> bytes:
         """The oldest receive that was read ahead, else a new one. Raises as recv."""

@@ -87,7 +87,6 @@ class Stage:
         self.due: deque[int] = deque()  # what has been taken off the plan and is not due yet, in order
         self.hot_turns = 0
         self.start_ns = 0
-        self.over_ns = 1 << 62  # when what was still in flight was cancelled
         self.taken = 0  # units off the plan
         self.started = 0  # units
         self.sent = 0  # requests
@@ -121,7 +120,6 @@ class Stage:
                     if not task.cancelled():
                         task.result()  # a plan that cannot be made, a row that cannot be written: the stage is over
         finally:
-            self.over_ns = self.clock.now_ns()
             for task in waits - {keeper}:
                 task.cancel()
             for task in list(self.tasks):
@@ -268,8 +266,8 @@ class Stage:
                     await runner.streamer.stream(capture, target.url, body)
                 finally:
                     runner.live.in_flight -= 1
-                if capture.sent_ns is None and (capture.scheduled_ns or 0) > self.over_ns:
-                    self.sent -= 1  # it never was due
+                if capture.sent_ns is None and capture.failure is not None and capture.failure.kind == "cancelled":
+                    self.sent -= 1  # the stage was over before it was on its way
                     runner.live.sent -= 1
                     break
                 left -= 1

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from loadgen.engine.clock import MonotonicClock
-from loadgen.engine.exchange import HttpExchange
+from loadgen.engine.exchange import HttpExchange, Unasked
 from loadgen.engine.sockets import StampingSelector, open_socket
 from loadgen.engine.timeouts import Limits, TimedOut
 from loadgen.errors import UsageError
@@ -52,8 +52,11 @@ class _Connector(aiohttp.TCPConnector):
         exchange.connected(connection, started)
         try:
             await exchange.hold()
-        except BaseException:  # the run ends before the request is due
-            connection.release()
+            if not exchange.may_send():
+                connection.close()
+                return await self.connect(req, traces, timeout)
+        except BaseException:  # the run ends before the request is due, or the server speaks first
+            connection.close()
             raise
         self.open_peak = max(self.open_peak, len(self._acquired))
         return connection
@@ -159,6 +162,8 @@ class Transport:
             exchange.fail("cancelled", "cancelled by the client")
         except TimedOut as late:
             exchange.fail("timeout", str(late))
+        except Unasked as early:
+            exchange.fail("protocol", str(early))
         except Exception as trouble:
             exchange.fail(*_failure(trouble, exchange))
         finally:

@@ -375,7 +375,7 @@ def test_a_connection_that_asyncio_has_given_up_is_not_waited_for(
     begun = time.monotonic()
     selector.select(0.05)
     assert time.monotonic() - begun >= 0.04  # and from then on a wait is a wait
-    assert selector.take_held(sock) == 0
+    assert selector.take_held(sock) == (0, None)
 
 
 def test_what_is_held_when_the_fast_lane_takes_over_is_counted(
@@ -389,8 +389,8 @@ def test_what_is_held_when_the_fast_lane_takes_over_is_counted(
         time.sleep(0.002)
         selector.drain()
     assert sock.recv(65_536) == b"head"
-    assert selector.take_held(sock) == len(b"firstsecond")
-    assert selector.take_held(sock) == 0
+    assert selector.take_held(sock) == (len(b"firstsecond"), None)
+    assert selector.take_held(sock) == (0, None)
     selector.unregister(sock.fileno())
 
 

@@ -320,3 +320,85 @@ def test_a_request_given_up_before_it_is_due_sends_nothing_and_leaves_no_connect
 
         with_client(use)  # a connection that nobody had given back would be a ResourceWarning
         gc.collect()
+
+
+LAST_WORDS = [b"", b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"]
+
+
+@pytest.mark.parametrize("words", LAST_WORDS, ids=["closed", "408"])
+@pytest.mark.parametrize("due_in_ms", [300, None], ids=["held", "at once"])
+def test_a_kept_connection_that_ended_is_replaced_before_anything_is_sent(words: bytes, due_in_ms: int | None) -> None:
+    served: list[int] = []
+
+    def script(peer: Peer) -> None:
+        for _ in range(1 if not served else 3):
+            if not peer.request():
+                return
+            served.append(1)
+            peer.send(WHOLE)
+        peer.wait(0.05)
+        if words:
+            peer.send(words)
+
+    with Scripted(script) as server:
+
+        async def use(client: Client) -> None:
+            assert (await client.ask(server.url)).failure is None
+            if due_in_ms is None:
+                await asyncio.sleep(0.25)
+            due = None if due_in_ms is None else due_in_ms * MS
+            capture = await client.ask(server.url, due_in_ns=due)
+            assert capture.failure is None
+            assert capture.status == 200
+            assert capture.sent_ns is not None
+            assert capture.connected_ns is not None
+
+        with_client(use)
+    assert len(served) == 2
+
+
+def test_an_answer_that_came_before_the_request_is_no_answer() -> None:
+    def script(peer: Peer) -> None:
+        peer.send(WHOLE)
+        peer.hold()
+
+    with Scripted(script) as server:
+
+        async def use(client: Client) -> None:
+            capture = await client.ask(server.url, due_in_ns=100 * MS)
+            assert capture.failure is not None
+            assert capture.failure.kind == "protocol"
+            assert "before it was asked" in capture.failure.message
+
+        with_client(use)
+
+
+@pytest.mark.parametrize("stamping", [True, False], ids=["fast lane", "tap"])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (CHUNKED + b"".join(EVENTS),),
+        (CHUNKED, *EVENTS[:-1], *(bytes([byte]) for byte in EVENTS[-1])),
+    ],
+    ids=["with the head", "byte by byte"],
+)
+def test_a_body_left_open_ends_a_second_after_its_done(parts: tuple[bytes, ...], stamping: bool) -> None:
+    limits = Limits(idle_ns=9 * S)
+    capture, _ = ask_once(sends(*parts, gap_s=0.002), limits=limits, stamping=stamping)
+    assert capture.sent_ns is not None
+    assert capture.end_ns is not None
+    assert capture.end_ns - capture.sent_ns < 6 * S
+
+
+def test_a_reset_right_behind_the_first_bytes_keeps_its_reason() -> None:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(CHUNKED + EVENTS[0])
+        peer.reset()
+
+    kinds = set()
+    for _ in range(5):
+        capture, _ = ask_once(script)
+        failed_with(capture, "truncated", "reset")
+        kinds.add(capture.complete)
+    assert kinds == {False}
