@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -115,6 +117,27 @@ def test_workers_parts_are_read_together(tmp_path: Path) -> None:
 
 
 # -- a run is never overwritten --------------------------------------------------------------------------------------
+
+
+def test_a_run_ends_in_order_when_no_descriptor_is_left(tmp_path: Path) -> None:
+    info = synthetic.case("chat")[0]
+    writer = RunWriter.create(tmp_path / "run", info)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    try:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 40, hard))
+        with contextlib.suppress(OSError):
+            while len(taken) < 100:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        assert len(taken) < 100  # none is left
+        writer.update(info)
+        writer.close("complete")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for one in taken:
+            os.close(one)
+    assert open_run(tmp_path / "run")[0].status == "complete"
 
 
 def test_a_new_name_is_taken_where_something_stands(tmp_path: Path) -> None:
