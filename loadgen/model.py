@@ -35,7 +35,7 @@ class Receives(Sequence[Piece]):
     """The receives of one response in order: `data` holds their bytes side by side, `marks` the packed numbers of each.
 
     Why no list of pieces: hundreds of streams take turns, and a stream whose receives lie scattered between those of
-    the others is read, decoded and freed several times as slowly as one that lies in one place.
+    the others is joined, decoded and freed more slowly than one that lies in one place.
     """
 
     __slots__ = ("data", "last_ns", "marks")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -140,18 +139,17 @@ class HttpExchange:
         nothing of the request has been sent, so another connection does as well. Raises Unasked where a new connection
         has bytes on it.
         """
-        protocol, plain = self.protocol, self.sock if self.tap is None else None
+        protocol = self.protocol
         assert protocol is not None
+        came = self.sock.came() if self.sock is not None and self.tap is None else None
+        spoke = bool(came) or protocol.should_close
         new = self.capture.connected_ns is not None
-        if protocol.is_connected() and not protocol.should_close and (plain is None or plain.is_quiet()):
-            self.begun = True
-            return True
-        if new:
-            self.begun = not protocol.should_close and (plain is None or not _has_bytes(plain))
-            if self.begun:
-                return True  # closed already: aiohttp says how
+        if new and spoke:
             raise Unasked("the server answered before it was asked")
-        return False
+        self.begun = new or (
+            came is None and not spoke and protocol.is_connected()
+        )  # of a new one aiohttp tells the end
+        return self.begun
 
     # -- the exchange -------------------------------------------------------------------------------------------
 
@@ -381,16 +379,6 @@ class HttpExchange:
                 self.response.release()
             else:
                 self.response.close()
-
-
-def _has_bytes(sock: StampedSocket) -> bool:
-    """Whether anything has come, or waits to be read."""
-    if sock.log.pieces.data:
-        return True
-    try:
-        return bool(sock.recvmsg(1, 0, socket.MSG_PEEK)[0])
-    except OSError:
-        return False
 
 
 def split_head(log: Receives) -> tuple[int | None, Receives]:

@@ -84,17 +84,17 @@ class StampedSocket(socket.socket):
         log.sent_end_ns = time.monotonic_ns()
         return sent
 
-    def is_quiet(self) -> bool:
-        """Nothing has come since the request began, and nothing waits to be read: no bytes, no end, no error."""
+    def came(self) -> bytes | None:
+        """The first byte of what has come since the request began, or waits to be read; b"" where that is the end or an
+        error; None where nothing has."""
         if self.log.pieces:
-            return False
+            return bytes(self.log.pieces.data[:1])
         try:
-            self.recvmsg(1, 0, socket.MSG_PEEK)
+            return self.recvmsg(1, 0, socket.MSG_PEEK)[0]
         except (BlockingIOError, InterruptedError):
-            return True
+            return None
         except OSError:
-            pass
-        return False
+            return b""
 
     def recv(self, bufsize: int, flags: int = 0) -> bytes:
         """What asyncio calls until the response headers are there: what has been read for it, or what is there now."""

@@ -269,6 +269,8 @@ class Stage:
                 if capture.sent_ns is None and capture.failure is not None and capture.failure.kind == "cancelled":
                     self.sent -= 1  # the stage was over before it was on its way
                     runner.live.sent -= 1
+                    if runner.purse is not None and unit.held is not None:
+                        runner.purse.release(unit.held)
                     break
                 left -= 1
                 self._done(capture, in_window, unit.held)

@@ -84,10 +84,14 @@ class Purse:
         self._held_cost += cost
         return held
 
-    def settle(self, held: Held, exchange: Exchange) -> None:
-        """Book what the request took instead of what was held for it."""
+    def release(self, held: Held) -> None:
+        """Hold no more for a request: it was never sent, or what it took is known."""
         self._held_tokens -= held.prompt + held.output
         self._held_cost -= self._cost(held.prompt, held.output)
+
+    def settle(self, held: Held, exchange: Exchange) -> None:
+        """Book what the request took instead of what was held for it."""
+        self.release(held)
         prompt, output, cached = taken(exchange, held.prompt)
         if exchange.prompt_tokens is not None and held.told > 0:
             known = self._ratio < math.inf

@@ -131,7 +131,7 @@ class RunWriter:
     def __init__(self, path: Path, rows: RowWriter, info: RunInfo) -> None:
         self.path, self._rows, self._info = path, rows, info
         # Sockets may use up every descriptor that there is; the run's end needs one all the same.
-        self._spare = os.open(os.devnull, os.O_RDONLY)
+        self._spare: int | None = os.open(os.devnull, os.O_RDONLY)
 
     @classmethod
     def create(cls, path: Path, info: RunInfo) -> RunWriter:
@@ -160,12 +160,18 @@ class RunWriter:
         plain = msgspec.to_builtins(info)
         del plain["findings"]  # what a reader noticed is no part of the run
         text = msgspec.json.format(_encode(msgspec.json.Encoder(), _without_nan(plain)), indent=2)
-        os.close(self._spare)
+        self._release_spare()
         try:
             with replacing(self.path / _INFO) as out:
                 out.write(text + b"\n")
         finally:
-            self._spare = os.open(os.devnull, os.O_RDONLY)
+            with contextlib.suppress(OSError):
+                self._spare = os.open(os.devnull, os.O_RDONLY)
+
+    def _release_spare(self) -> None:
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
 
     def close(self, status: Literal["complete", "interrupted", "failed"]) -> None:
         """Write the run's end. Raises StorageError."""
@@ -173,7 +179,7 @@ class RunWriter:
         try:
             self.update(self._info)
         finally:
-            os.close(self._spare)
+            self._release_spare()
             self._rows.close()
 
 

@@ -380,3 +380,13 @@ async def test_what_never_was_due_when_the_stage_ends_is_no_request() -> None:
     assert info.end_ns is not None
     assert all(row.sent_ns is not None and row.sent_ns <= info.end_ns for row in rows.rows)
     assert sum("after_window" not in row.flags for row in rows.rows) == info.planned == 100
+
+
+@virtual
+async def test_a_budget_gets_back_what_was_held_for_requests_that_never_were_sent() -> None:
+    clock, rows = VirtualClock(), Rows()
+    runner = Runner(clock, Early(clock, lambda now: 10 * MS), Target("http://x/v1", "chat", "m"), rows)
+    _with_budget(runner, 10_000)
+    await runner.run(open_loop(1000, duration_ns=100 * MS), requests(None, every(1 * MS)))
+    assert runner.purse is not None
+    assert runner.purse._held_tokens == 0
